@@ -1,0 +1,62 @@
+# dtrain: `make help` lists what there is to make.
+
+# ---- Compilers. Debian may have Open MPI beside MPICH, and a program of the one under the launcher of the other runs as
+# ---- N jobs of one rank; so the MPICH names are taken where they exist.
+CC      = gcc
+MPICC   = $(shell command -v mpicc.mpich || echo mpicc)
+MPIEXEC = $(shell command -v mpiexec.mpich || echo mpiexec)
+
+# ---- Flags.
+ARCH     = -march=native
+#   -O3                 unrolls the kernels' fixed loops and turns plain ones into vector code
+#   -march=native       this machine's vector registers; say ARCH= for a program that runs elsewhere
+#   -ffp-contract=off   no multiply and add are fused but where the code says so: the same bits on every machine with FMA
+#   -D_DEFAULT_SOURCE   POSIX and the usual extensions (getopt_long, sched_yield) beside -std=c11
+OPT      = -O3 $(ARCH) -ffp-contract=off
+WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror
+CFLAGS   = -std=c11 -D_DEFAULT_SOURCE $(OPT) $(WARN)
+LDLIBS   = -lm -pthread
+#   MPICC's inner compiler is said, so that `make CC=clang` holds for it as well
+MPIENV   = MPICH_CC=$(CC) OMPI_CC=$(CC)
+
+CHAPTERS = $(sort $(foreach f,$(wildcard chapters/ch[0-9][0-9]_*.c),$(firstword $(subst _, ,$(notdir $f)))))
+WITH_MPI = ch07 ch08 ch09 ch12
+EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+
+all: $(CHAPTERS) $(EXAMPLES)
+
+# ---- Chapters: `make ch07` makes ./ch07 from chapters/ch07_*.c.
+.SECONDEXPANSION:
+$(filter-out $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h dtrain.h
+	$(CC) $(CFLAGS) -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
+
+$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h dtrain.h
+	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
+
+# ---- Examples: those that name no MPI are built without it.
+lenet_mnist: examples/lenet_mnist.c chapters/chapter.h dtrain.h
+	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $< $(LDLIBS)
+
+# ---- What is needed, and the data.
+deps:
+	sh chapters/get_deps.sh
+
+data:
+	sh chapters/get_data.sh
+
+# ---- The full experiment of chapter 12. Variables: DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS="1 2 3 4 5"
+DATA    = auto
+EPOCHS  = 10
+WORKERS = 1 2 3 4 5
+
+#      data that cannot be had is no reason to stop: the programs then draw their own digits, and say so
+experiment: ch12
+	-@sh chapters/get_data.sh
+	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
+
+clean:
+	rm -rf build $(CHAPTERS) $(EXAMPLES)
+
+-include tests/tests.mk
+
+.PHONY: all deps data experiment clean

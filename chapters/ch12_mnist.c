@@ -1,0 +1,158 @@
+// Chapter 12. The full experiment                             uses [S6] [S7] [S8] [S9] [S10] [S11] [S12]
+//
+// You will learn   what parallel training gains and costs, on your own machine, in one table and three charts
+// New since ch11   nothing in the library: this program only puts the chapters together
+// Run              make ch12 && mpiexec -n 2 ./ch12 --epochs 1
+//                  make experiment                     (all of it: P = 1..5, N = 1..5, the tables and the charts)
+
+#define DTRAIN_IMPLEMENTATION
+#include "chapter.h"
+#include "ch12_report.h"
+
+// ## 12.1 What is compared
+//
+// One net, one data set, three ways to train with several workers:
+//
+//   sync     every step takes one global batch; each rank computes its share of the gradient; the shares are summed
+//   psgd     each rank trains alone on its share of the data; the parameters are averaged once, at the end
+//   hogwild  threads of one process change one shared parameter vector without a lock
+//
+// The settings are those of a lab report that trained the same net with PyTorch: SGD with lr 0.01 and momentum 0.5, batch
+// 128, 10 epochs for the first two; Adam, batch 32, one epoch for Hogwild. Every one of them can be said on the command line.
+
+typedef struct settings {
+    const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report;
+    int threads, epochs, batch;
+    float lr, momentum;
+    uint64_t seed;
+    bool quiet, float_sums;
+} settings;
+
+static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
+    *s = (settings){ .method = "sync", .data = "auto", .seed = 1234, .momentum = -1.0f };
+    const option_desc options[] = {
+        { "method", 's', &s->method, "sync|psgd|hogwild   default sync" },
+        { "threads", 'i', &s->threads, "N   Hogwild's workers, default 1" },
+        { "data", 's', &s->data, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        { "epochs", 'i', &s->epochs, "E   default 10, Hogwild 1" },
+        { "batch", 'i', &s->batch, "B   samples a step, over all ranks; default 128. Hogwild: of each worker, default 32" },
+        { "lr", 'f', &s->lr, "X   learning rate, default 0.01 for sgd, 0.001 for adam" },
+        { "momentum", 'z', &s->momentum, "M   of sgd, default 0.5" },
+        { "optimizer", 's', &s->optimizer, "sgd|adam   default sgd, Hogwild adam" },
+        { "seed", 'u', &s->seed, "S   of initial values, shuffling, dropout; default 1234" },
+        { "float-sums", 'b', &s->float_sums, "    add gradients as floats: not the same bits for every number of ranks" },
+        { "csv", 's', &s->csv, "FILE   append one row for this run" },
+        { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
+        { "save", 's', &s->save, "FILE   write the parameters as safetensors" },
+        { "report", 's', &s->report, "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
+        { "quiet", 'b', &s->quiet, "    print nothing but errors" },
+    };
+    read_options(argc, argv, comm, "Trains the MNIST net on MPI ranks or on Hogwild threads.", options, sizeof options / sizeof *options);
+    const bool hogwild = strcmp(s->method, "hogwild") == 0;
+    if (!hogwild && strcmp(s->method, "sync") != 0 && strcmp(s->method, "psgd") != 0)
+        usage_error(comm, "ch12", "--method: sync, psgd or hogwild is needed");
+    if (!s->optimizer) s->optimizer = hogwild ? "adam" : "sgd";
+    const bool adam = strcmp(s->optimizer, "adam") == 0;
+    if (!adam && strcmp(s->optimizer, "sgd") != 0) usage_error(comm, "ch12", "--optimizer: sgd or adam is needed");
+    if (adam && s->momentum >= 0.0f) usage_error(comm, "ch12", "--momentum goes with --optimizer sgd");
+    if (!hogwild && s->threads) usage_error(comm, "ch12", "--threads goes with --method hogwild; start ranks with mpiexec -n");
+    if (hogwild && dt_comm_size(comm) > 1) usage_error(comm, "ch12", "Hogwild runs in one process: say --threads, not mpiexec -n");
+    if (s->threads > 1024) usage_error(comm, "ch12", "--threads: at most 1024");
+    if (s->batch > 1 << 20) usage_error(comm, "ch12", "--batch: at most 1048576");
+    if (!s->threads) s->threads = 1;
+    if (!s->epochs) s->epochs = hogwild ? 1 : 10;
+    if (!s->batch) s->batch = hogwild ? 32 : 128;
+    if (!(s->lr > 0.0f)) s->lr = adam ? 1e-3f : 0.01f;
+    if (s->momentum < 0.0f) s->momentum = 0.5f;
+}
+
+// ## 12.2 One run
+//
+// The clock runs while the workers train, and stops for loading and evaluating: `seconds` is the slowest worker's. The
+// test images are scored with dropout off, each exactly once, shared out over the ranks.
+
+typedef struct run {
+    dt_train_result train;
+    dt_score test;
+    int workers;
+    uint64_t hash;
+} run;
+
+static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_dataset *data, run *r) {
+    bool show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2);
+    const dt_train_desc desc = { .data = data, .epochs = s->epochs, .batch = (uint32_t)s->batch, .seed = s->seed,
+                                 .on_step = show_progress, .user = &show };
+    r->workers = dt_comm_size(comm);
+    if (strcmp(s->method, "sync") == 0) return dt_train_sync(net, opt, comm, &desc, &r->train);
+    if (strcmp(s->method, "psgd") == 0) return dt_train_psgd(net, opt, comm, &desc, &r->train);
+    dt_hogwild_result hogwild;
+    dt_err error = dt_train_hogwild(net, opt, s->threads, &desc, &hogwild);
+    r->train = hogwild.train;
+    r->workers = s->threads;
+    return error;
+}
+
+static dt_err write_rows(const settings *s, const char *data, const run *r, double images_per_second) {
+    if (s->csv)
+        DT_TRY(dt_csv_append(s->csv, "method,workers,cores,dataset,epochs,batch,seconds,images_per_second,train_loss,test_loss,"
+                             "test_accuracy,weights_hash", "%s,%d,%d,%s,%d,%d,%.4f,%.1f,%.6f,%.6f,%.4f,%016llx", s->method, r->workers,
+                             dt_cores(), data, r->train.epochs, s->batch, r->train.seconds, images_per_second,
+                             dt_score_loss(&r->train.score), dt_score_loss(&r->test), dt_score_accuracy(&r->test), (unsigned long long)r->hash));
+    for (int e = 0; s->epoch_csv && e < r->train.epochs && e < DT_MAX_EPOCHS_KEPT; ++e)
+        DT_TRY(dt_csv_append(s->epoch_csv, "method,workers,cores,dataset,epoch,seconds,images_per_second", "%s,%d,%d,%s,%d,%.4f,%.1f",
+                             s->method, r->workers, dt_cores(), data, e + 1, r->train.epoch_seconds[e],
+                             (double)r->train.samples / r->train.epochs / r->train.epoch_seconds[e]));
+    return DT_OK;
+}
+
+static void print_run(const settings *s, const run *r, double images_per_second) {
+    printf("%-8s %d worker%s  %d epoch%s  %.2f s  %.0f images/s  train loss %.4f  test loss %.4f  accuracy %.4f  weights %016llx%s\n",
+           s->method, r->workers, r->workers == 1 ? "" : "s", r->train.epochs, r->train.epochs == 1 ? "" : "s", r->train.seconds,
+           images_per_second, dt_score_loss(&r->train.score), dt_score_loss(&r->test), dt_score_accuracy(&r->test),
+           (unsigned long long)r->hash, r->train.stopped ? "  (stopped early)" : "");
+}
+
+// ## 12.3 From the command line to the row
+//
+// Everything a run needs was built in the chapters before; here it stands in the order in which it happens.
+
+int main(int argc, char **argv) {
+    settings s;
+    dt_comm *comm = dt_comm_world(&argc, &argv);
+    if (!comm) die(NULL);
+    read_settings(argc, argv, comm, &s);
+    if (s.report) {
+        if (dt_comm_rank(comm) == 0) check(comm, write_report(s.report));
+        dt_comm_free(comm);
+        return 0;
+    }
+    dt_dataset training, testing;
+    load_data(comm, s.data, "ch12", &training, &testing);
+    if (!s.quiet) print_machine(comm, &training, s.threads);
+    end_cleanly_on_signals();
+
+    dt_net *net = mnist_net(training.classes);
+    check(comm, dt_net_build(net, &(dt_build_desc){ .batch = s.batch, .seed = s.seed, .float_sums = s.float_sums }));
+    dt_optimizer *opt = strcmp(s.optimizer, "adam") == 0
+        ? dt_adam(net, &(dt_adam_desc){ .lr = s.lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
+        : dt_sgd(net, &(dt_sgd_desc){ .lr = s.lr, .momentum = s.momentum });
+    if (!opt) die(comm);
+
+    run r = { .workers = 1 };
+    check(comm, train(&s, net, opt, comm, &training, &r));
+    check(comm, dt_evaluate(net, &testing, comm, &r.test));
+    r.hash = dt_net_hash(net);
+
+    const double images_per_second = r.train.seconds > 0.0 ? (double)r.train.samples / r.train.seconds : 0.0;
+    if (dt_comm_rank(comm) == 0) {
+        check(comm, write_rows(&s, training.name, &r, images_per_second));
+        if (s.save) check(comm, dt_save(net, s.save));
+        if (!s.quiet) print_run(&s, &r, images_per_second);
+    }
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    dt_dataset_free(&training);
+    dt_dataset_free(&testing);
+    dt_comm_free(comm);
+    return r.train.stopped ? 130 : 0;
+}

@@ -1,0 +1,48 @@
+#!/bin/sh
+# The full experiment of chapter 12: every method with every number of workers, then the tables and charts.
+# usage: sh chapters/experiment.sh      (from the project's root, after `make ch12`)
+# Environment: DATA (auto), EPOCHS (10), WORKERS ("1 2 3 4 5"), HOGWILD_RUNS (5), MPIEXEC
+DATA=${DATA:-auto} EPOCHS=${EPOCHS:-10} WORKERS=${WORKERS:-1 2 3 4 5} HOGWILD_RUNS=${HOGWILD_RUNS:-5}
+MPIEXEC=${MPIEXEC:-$(command -v mpiexec.mpich || echo mpiexec)}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
+
+say() { # the last row, in words
+    tail -n 1 "$dir/runs.csv" | awk -F, '{ printf "%-8s %d worker%s  %7.2f s  %7.0f images/s  accuracy %.4f  %s\n", $1, $2, $2 == 1 ? " " : "s", $7, $8, $11, $12 }'
+}
+
+files="--csv $dir/runs.csv --epoch-csv $dir/runs_epochs.csv --quiet"
+for p in $WORKERS; do
+    # shellcheck disable=SC2086
+    "$MPIEXEC" -n "$p" ./ch12 --method sync --data "$DATA" --epochs "$EPOCHS" $files || exit 1
+    say
+done
+for n in $WORKERS; do
+    run=0
+    while [ "$run" -lt "$HOGWILD_RUNS" ]; do # other seeds: Hogwild's result is a matter of luck, so show how much
+        # shellcheck disable=SC2086
+        ./ch12 --method hogwild --threads "$n" --data "$DATA" --seed $((1234 + run)) $files || exit 1
+        run=$((run + 1))
+    done
+    say
+done
+for p in $WORKERS; do
+    # shellcheck disable=SC2086
+    "$MPIEXEC" -n "$p" ./ch12 --method psgd --data "$DATA" --epochs "$EPOCHS" $files || exit 1
+    say
+done
+
+case $(awk -F, 'NR == 2 { print $4 }' "$dir/runs.csv") in
+    MNIST) name=mnist ;;
+    Fashion-MNIST) name=fashion ;;
+    *) name=synthetic ;;
+esac
+mkdir -p figures
+cp "$dir/runs.csv" "figures/$name.csv" && cp "$dir/runs_epochs.csv" "figures/${name}_epochs.csv" || exit 1
+echo
+./ch12 --report "figures/$name.csv" > "figures/$name.txt"
+status=$?
+cat "figures/$name.txt"
+[ $status -eq 0 ] && echo && echo "written: figures/$name.csv, figures/$name.txt, figures/${name}_time.png, ${name}_speedup.png, ${name}_accuracy.png"
+exit $status

@@ -1,0 +1,75 @@
+#!/bin/sh
+# make deps: installs what the Makefile's targets need and this system lacks.
+#
+# Debian and its relatives: through apt-get, with sudo where the user is not root.
+# Elsewhere: prints the package names for dnf, pacman and brew, and stops.
+# Where nothing is missing it does nothing, on any system.
+set -u
+
+have() { command -v "$1" >/dev/null 2>&1; }
+header() { have gcc && printf '#include <%s>\n' "$1" | gcc -E -x c - >/dev/null 2>&1; }
+# cmocka.h wants these three before it
+cmocka() {
+    have gcc && printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h | gcc -E -x c - >/dev/null 2>&1
+}
+# Debian installs several MPIs side by side and tells them apart by suffix
+mpich_compiler() { have mpicc.mpich || { have mpicc && mpicc -show 2>/dev/null | grep -qi mpich; }; }
+mpich_launcher() { have mpiexec.mpich || { have mpiexec && mpiexec --version 2>/dev/null | grep -qi hydra; }; }
+
+missing=
+packages=
+need() { # test succeeded (0)?  what it is  Debian packages
+    [ "$1" -eq 0 ] && return
+    missing="$missing${missing:+, }$2"
+    packages="$packages $3"
+}
+have gcc;         need $? "the C compiler gcc" "gcc libc6-dev"
+have g++;         need $? "the C++ compiler g++ (tests)" "g++"
+have clang;       need $? "the second compiler clang (tests)" "clang"
+have make;        need $? "make" "make"
+mpich_compiler;   need $? "MPICH's compiler" "libmpich-dev"
+mpich_launcher;   need $? "MPICH's mpiexec" "mpich"
+header stb/stb_image_write.h; need $? "stb_image_write.h (charts)" "libstb-dev"
+cmocka;           need $? "cmocka (tests)" "libcmocka-dev"
+have curl;        need $? "curl (data)" "curl ca-certificates"
+have gzip;        need $? "gzip (data)" "gzip"
+
+if [ -z "$missing" ]; then
+    echo "make deps: everything is installed already"
+    exit 0
+fi
+echo "make deps: missing: $missing"
+
+if ! have apt-get; then
+    cat <<'TEXT'
+make deps: this system has no apt-get. Install the same things by hand:
+  dnf     gcc gcc-c++ clang make mpich mpich-devel stb-devel libcmocka-devel curl gzip   (then: module load mpi/mpich-x86_64)
+  pacman  gcc clang make mpich stb cmocka curl gzip
+  brew    gcc llvm make mpich cmocka curl gzip   (and stb_image_write.h from github.com/nothings/stb, as stb/stb_image_write.h)
+TEXT
+    exit 1
+fi
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! have sudo; then
+        echo "make deps: you are not root and there is no sudo; as root, run: apt-get install$packages" >&2
+        exit 1
+    fi
+    as_root="sudo"
+fi
+
+# --no-install-recommends keeps a small machine small; env because sudo clears the environment.
+# shellcheck disable=SC2086  # both lists are meant to be split
+install_all() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages; }
+
+# A package list that is out of date, or not there yet as in a new container, is the usual reason to fail.
+if ! install_all; then
+    echo "make deps: trying again with fresh package lists"
+    # shellcheck disable=SC2086
+    if ! $as_root apt-get update || ! install_all; then
+        echo "make deps: apt-get could not install:$packages" >&2
+        exit 1
+    fi
+fi
+echo "make deps: done"
