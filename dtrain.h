@@ -685,6 +685,12 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
 #define DTI_UNROLL
 #endif
 
+#if defined(__GNUC__)
+#define DTI_FETCH(address) __builtin_prefetch(address, 1)                   /* bring a line that will be written */
+#else
+#define DTI_FETCH(address) (void)(address)
+#endif
+
 #if !defined(__GNUC__)
 #define DTI_W 1
 #define DTI_REGISTERS 16
@@ -775,7 +781,8 @@ static void dti_fold(float *sums, const float *acc, int rows)
     typedef int i4 __attribute__((vector_size(16)));
 #define DTI_PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, (i4){ i, j, k, l })
 #endif
-    for (; r + 4 <= rows; r += 4) {
+    for (; r < rows && rows >= 4; r += 4) {
+        if (r + 4 > rows) r = rows - 4;                                     /* the last ones again, to the same bits */
         v4 q[4];
         DTI_UNROLL for (int k = 0; k < 4; ++k) {
             const v4 *a = (const v4 *)(const void *)(acc + (size_t)(r + k) * DTI_L);
@@ -927,11 +934,26 @@ typedef struct dti_tile {
     size_t y_channel, y_step;
     int channels, rows, taps;           /* of the sum */
     bool resume;                        /* go on from what y holds instead of from the bias */
+    const float *y_next;                /* where the next tile will write: fetched meanwhile; NULL if y is in L2 anyhow */
 } dti_tile;
 
-/* y[o][t] (+)= sum over c, u, v. OT, TC are compile-time constants at every call, so acc[][] lives in registers. */
-DTI_INLINE void dti_tile_run(const int OT, const int TC, const dti_tile *a)
+/* y[o][t] (+)= sum over c, u, v. OT, TC are compile-time constants at every call, so acc[][] lives in registers. NV and STEP
+   are the taps per row and the columns from one output's input to the next where they are known, else 0: unrolled taps
+   with a known step share the input vectors that neighbouring outputs have in common. */
+/* One tap. */
+DTI_INLINE void dti_tile_step(const int OT, const int TC, dti_v acc[16][4], const float *x, size_t x_step, const float *w)
 {
+    dti_v xs[4];
+    DTI_UNROLL for (int t = 0; t < TC; ++t) xs[t] = dti_load(x + (size_t)t * x_step);
+    DTI_UNROLL for (int o = 0; o < OT; ++o) {
+        const dti_v ws = dti_splat(w[o]);
+        DTI_UNROLL for (int t = 0; t < TC; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
+    }
+}
+
+DTI_INLINE void dti_tile_run(const int OT, const int TC, const int NV, const int STEP, const dti_tile *a)
+{
+    const size_t x_step = STEP ? (size_t)STEP * DTI_L : a->x_step, w_tap = a->w_tap;
     for (size_t part = 0; part < 16; part += DTI_W) {
         dti_v acc[16][4];
         if (a->resume) {
@@ -943,24 +965,38 @@ DTI_INLINE void dti_tile_run(const int OT, const int TC, const dti_tile *a)
                 DTI_UNROLL for (int t = 0; t < TC; ++t)
                     acc[o][t] = dti_splat(a->bias ? a->bias[o] : 0.0f);
         }
-        const size_t x_step = a->x_step, w_tap = a->w_tap;
-        for (int c = 0; c < a->channels; ++c)
-            for (int u = 0; u < a->rows; ++u) {
-                const float *x = a->x + part + (size_t)c * a->x_channel + (size_t)u * a->x_row;
-                const float *w = a->w + (size_t)c * a->w_channel + (size_t)u * a->w_row;
-                for (int v = a->taps; v > 0; --v, x += DTI_L, w += w_tap) {
-                    dti_v xs[4];
-                    DTI_UNROLL for (int t = 0; t < TC; ++t) xs[t] = dti_load(x + (size_t)t * x_step);
-                    DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                        const dti_v ws = dti_splat(w[o]);
-                        DTI_UNROLL for (int t = 0; t < TC; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
+        if (a->y_next && part % 16 == 0)
+            DTI_UNROLL for (int o = 0; o < OT; ++o)
+                DTI_UNROLL for (int t = 0; t < TC; ++t) DTI_FETCH(a->y_next + (size_t)o * a->y_channel + (size_t)t * a->y_step);
+        const float *xc = a->x + part, *wc = a->w;
+        for (int c = a->channels; c > 0; --c, xc += a->x_channel, wc += a->w_channel) {
+            const float *xu = xc, *wu = wc;
+            for (int u = a->rows; u > 0; --u, xu += a->x_row, wu += a->w_row) {
+                const float *x = xu, *w = wu;
+                if (NV)
+                    DTI_UNROLL for (int v = 0; v < NV; ++v) {
+                        dti_tile_step(OT, TC, acc, x, x_step, w);
+                        x += DTI_L;
+                        w += w_tap;
                     }
-                }
+                else
+                    for (int v = a->taps; v > 0; --v, x += DTI_L, w += w_tap) dti_tile_step(OT, TC, acc, x, x_step, w);
             }
+        }
         DTI_UNROLL for (int o = 0; o < OT; ++o)
             DTI_UNROLL for (int t = 0; t < TC; ++t)
                 dti_store(a->y + part + (size_t)o * a->y_channel + (size_t)t * a->y_step, acc[o][t]);
     }
+}
+
+DTI_INLINE void dti_tile_taps(const int OT, const int TC, const dti_tile *a)
+{
+    const int step = (int)(a->x_step / DTI_L), taps = a->taps;
+    if (OT >= 5 && TC > 1 && taps == 3 && step == 1) dti_tile_run(OT, TC, 3, 1, a);
+    else if (OT >= 5 && TC > 1 && taps == 3 && step == 2) dti_tile_run(OT, TC, 3, 2, a);
+    else if (OT >= 5 && TC > 1 && taps == 5 && step == 1) dti_tile_run(OT, TC, 5, 1, a);
+    else if (OT >= 8 && TC == 1 && taps == 2) dti_tile_run(OT, TC, 2, 1, a);
+    else dti_tile_run(OT, TC, 0, 0, a);
 }
 
 /* n columns in tiles of at most TC, no tile of one column unless n is 1. */
@@ -969,10 +1005,11 @@ DTI_INLINE void dti_tile_columns(const int OT, const int TC, const dti_tile *fro
     dti_tile a = *from;
     while (n > 0) {
         const int take = n == TC || n >= 2 * TC ? TC : n < TC ? n : (n + 1) / 2;
-        if (TC >= 4 && take == 4) dti_tile_run(OT, 4, &a);
-        else if (TC >= 3 && take == 3) dti_tile_run(OT, 3, &a);
-        else if (TC >= 2 && take == 2) dti_tile_run(OT, 2, &a);
-        else dti_tile_run(OT, 1, &a);
+        if (from->y_next) a.y_next = n > take ? a.y + (size_t)take * a.y_step : from->y + (size_t)OT * a.y_channel;
+        if (TC >= 4 && take == 4) dti_tile_taps(OT, 4, &a);
+        else if (TC >= 3 && take == 3) dti_tile_taps(OT, 3, &a);
+        else if (TC >= 2 && take == 2) dti_tile_taps(OT, 2, &a);
+        else dti_tile_taps(OT, 1, &a);
         a.x += (size_t)take * a.x_step;
         a.y += (size_t)take * a.y_step;
         n -= take;
@@ -1045,7 +1082,7 @@ static int dti_channel_block(int channels, int rows, int columns, size_t channel
 static void dti_correlate(const dti_axis *rows, const dti_axis *columns, bool backward, int outs, int ins,
                           const float *in, const float *packed, const float *bias, float *out, float *scratch)
 {
-    enum { LONGEST = 6 };
+    enum { LONGEST = 6, BAND = 1400 * 1024 };                               /* columns of an L1 tile; bytes of out that stay in L2 */
     dti_run *runs = (dti_run *)(void *)scratch;
     const int n_runs = dti_runs(runs, columns, backward, LONGEST);
     const int out_rows = backward ? rows->in : rows->out, out_columns = backward ? columns->in : columns->out;
@@ -1058,15 +1095,20 @@ static void dti_correlate(const dti_axis *rows, const dti_axis *columns, bool ba
                    .y_step = (size_t)(backward ? columns->stride : 1) * DTI_L };
     const int channels = dti_channel_block(ins, rows->taps, tile_columns < in_columns ? tile_columns : in_columns, a.x_channel);
 
+    const int fit = (int)(BAND / 64) / (outs * out_columns) + 1, bands = (out_rows + fit - 1) / fit;
+    const int band = channels >= ins ? out_rows : (out_rows + bands - 1) / bands;
+
+    for (int i0 = 0; i0 < out_rows; i0 += band)
     for (int c0 = 0; c0 < ins; c0 += channels)
-    for (int i = 0; i < out_rows; ++i)
+    for (int i = i0; i < out_rows && i < i0 + band; ++i)
     for (int r0 = 0, r1; r0 < n_runs; r0 = r1) {
         const dti_tap row = backward ? dti_tap_backward(rows, i) : dti_tap_forward(rows, i);
         int width = runs[r0].n;
-        for (r1 = r0 + 1; r1 < n_runs && width + runs[r1].n <= LONGEST; ++r1) width += runs[r1].n;
+        for (r1 = r0 + 1; r1 < n_runs && width + runs[r1].n <= LONGEST + 2; ++r1) width += runs[r1].n;
         a.channels = ins - c0 < channels ? ins - c0 : channels;
         a.rows = row.count;
         a.resume = c0 > 0;
+        a.y_next = (size_t)outs * a.y_channel > 64 * 1024 && ins > 8 ? out : NULL;
         for (int o0 = 0; o0 < outs; o0 += block) {
             const int b = outs - o0 < block ? outs - o0 : block;
             a.w_tap = (size_t)b;
@@ -1098,11 +1140,103 @@ DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *
    zeros that a textbook puts around dy are taps that the runs leave out, so an unpadded layer wastes nothing; with a
    stride S the columns of dx fall into S classes, each a convolution of its own with each S-th tap. */
 #ifdef DTI_IMPLEMENT
+/* An unpadded layer with stride 1: the rows of dx are wider than those of dy by K-1 columns that have ever fewer taps. There
+   QT columns of dy are spread over QT+K-1 columns of dx, CT channels of it at a time: every tap counts, and a vector of dy
+   serves K*CT multiply-adds. The order of an element's sum: by groups of QT columns of dy, then o, u, v. */
+enum { DTI_SPREAD = 4 };                                                    /* QT, the same on every machine */
+
+DTI_INLINE void dti_spread_run(const int CT, const int QT, const int K, const dti_tile *a, bool first)
+{
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v acc[4][8];
+        DTI_UNROLL for (int c = 0; c < CT; ++c)
+            DTI_UNROLL for (int t = 0; t < QT + K - 1; ++t)
+                acc[c][t] = first || t >= K - 1 ? dti_splat(0.0f) : dti_load(a->y + part + (size_t)c * a->y_channel + (size_t)t * DTI_L);
+        const float *xc = a->x + part, *wc = a->w;
+        const size_t w_tap = a->w_tap;
+        for (int o = a->channels; o > 0; --o, xc += a->x_channel, wc += a->w_channel) {
+            const float *x = xc, *w = wc;
+            for (int u = a->rows; u > 0; --u, x += a->x_row) {
+                dti_v xs[4];
+                DTI_UNROLL for (int t = 0; t < QT; ++t) xs[t] = dti_load(x + (size_t)t * DTI_L);
+                DTI_UNROLL for (int v = K - 1; v >= 0; --v, w += w_tap)     /* packed taps are turned */
+                    DTI_UNROLL for (int c = 0; c < CT; ++c) {
+                        const dti_v ws = dti_splat(w[c]);
+                        DTI_UNROLL for (int t = 0; t < QT; ++t) acc[c][t + v] = dti_fma(ws, xs[t], acc[c][t + v]);
+                    }
+            }
+        }
+        DTI_UNROLL for (int c = 0; c < CT; ++c)
+            DTI_UNROLL for (int t = 0; t < QT + K - 1; ++t)
+                dti_store(a->y + part + (size_t)c * a->y_channel + (size_t)t * DTI_L, acc[c][t]);
+    }
+}
+
+DTI_INLINE void dti_spread_columns(const int CT, const int K, const dti_tile *from, int columns)
+{
+    dti_tile a = *from;
+    for (int j = 0; j < columns; ) {
+        const int take = columns - j >= DTI_SPREAD ? DTI_SPREAD : 1;
+        if (take == 1) dti_spread_run(CT, 1, K, &a, j == 0);
+        else dti_spread_run(CT, DTI_SPREAD, K, &a, j == 0);
+        a.x += (size_t)take * DTI_L;
+        a.y += (size_t)take * DTI_L;
+        j += take;
+    }
+}
+
+DTI_NOINLINE void dti_spread_1(const dti_tile *a, int K, int columns)
+{
+    if (K == 5) dti_spread_columns(1, 5, a, columns);
+    else dti_spread_columns(1, 3, a, columns);
+}
+#if DTI_REGISTERS == 32
+DTI_NOINLINE void dti_spread_2(const dti_tile *a, int K, int columns)
+{
+    if (K == 5) dti_spread_columns(2, 5, a, columns);
+    else dti_spread_columns(2, 3, a, columns);
+}
+DTI_NOINLINE void dti_spread_3(const dti_tile *a, int K, int columns)
+{
+    if (K == 5) dti_spread_columns(3, 5, a, columns);
+    else dti_spread_columns(3, 3, a, columns);
+}
+#endif
+
+static void dti_spread(const dti_conv *g, const dti_axis *rows, const float *dy, const float *packed, float *dx)
+{
+    const int block = dti_block(g->C);
+    const size_t taps = (size_t)g->K * (size_t)g->K;
+    for (int r = 0; r < g->H; ++r)
+    for (int c0 = 0; c0 < g->C; c0 += block) {
+        const dti_tap row = dti_tap_backward(rows, r);
+        const int b = g->C - c0 < block ? g->C - c0 : block;
+        dti_tile a = { .x = dy + (size_t)row.in * (size_t)g->Q * DTI_L, .x_channel = (size_t)g->P * (size_t)g->Q * DTI_L, .x_row = (size_t)g->Q * DTI_L,
+                       .w = packed + (size_t)c0 * (size_t)g->O * taps + (size_t)row.tap * (size_t)g->K * (size_t)b,
+                       .w_channel = taps * (size_t)b, .w_tap = (size_t)b,
+                       .y = dx + ((size_t)c0 * (size_t)g->H + (size_t)r) * (size_t)g->W * DTI_L, .y_channel = (size_t)g->H * (size_t)g->W * DTI_L,
+                       .channels = g->O, .rows = row.count };
+        for (int left = b, take; left > 0; left -= take) {
+            take = 1;
+#if DTI_REGISTERS == 32
+            if (left % 3 && left % 2 == 0) dti_spread_2(&a, g->K, g->Q), take = 2;
+            else if (left >= 3) dti_spread_3(&a, g->K, g->Q), take = 3;
+            else
+#endif
+                dti_spread_1(&a, g->K, g->Q);
+            a.w += take;
+            a.y += (size_t)take * a.y_channel;
+        }
+    }
+}
+
 /* dx[c,r,s] = sum_{o,u,v} dy[o,(r+p-u)/S,(s+p-v)/S] * w[o,c,u,v]      dx [C][H][W][16], overwritten, no alias. */
 DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed, float *dx, float *scratch)
 {
     const dti_axis rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad);
-    dti_correlate(&rows, &columns, true, c->C, c->O, dy, packed + dti_conv_packed_floats(c) / 2, NULL, dx, scratch);
+    packed += dti_conv_packed_floats(c) / 2;
+    if (c->pad == 0 && c->S == 1 && (c->K == 5 || c->K == 3)) dti_spread(c, &rows, dy, packed, dx);
+    else dti_correlate(&rows, &columns, true, c->C, c->O, dy, packed, NULL, dx, scratch);
 }
 #endif
 
@@ -1120,8 +1254,8 @@ DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const 
 #ifdef DTI_IMPLEMENT
 typedef struct dti_wtile {
     const float *x, *dy;                /* x: input of tap 0 at column 0 of the first row, may lie in the padding */
-    float *acc;                         /* [OT][NV][16] */
-    size_t x_row, x_step, x_tap;        /* next output row's, next output column's, next tap's input */
+    float *acc;                         /* [OT] acc_channel floats apart, [NV][16] */
+    size_t acc_channel, x_row, x_step, x_tap;        /* next output row's, next output column's, next tap's input */
     size_t dy_channel, dy_row;
     int rows, columns;                  /* positions */
     int full_from, full_to;             /* columns that have all NV taps */
@@ -1129,47 +1263,67 @@ typedef struct dti_wtile {
     bool resume;
 } dti_wtile;
 
-DTI_INLINE void dti_wtile_run(const int OT, const int NV, const dti_wtile *a)
+/* One position that has all taps. */
+DTI_INLINE void dti_wtile_step(const int OT, const int NV, dti_v acc[8][8], const float *dy, size_t dy_channel, const float *x, size_t x_tap)
 {
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[8][8];
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int v = 0; v < NV; ++v)
-                acc[o][v] = a->resume ? dti_load(a->acc + part + (size_t)(o * NV + v) * DTI_L) : dti_splat(0.0f);
-        for (int i = 0; i < a->rows; ++i) {
-            const float *dy = a->dy + part + (size_t)i * a->dy_row;
-            const float *x = a->x + part + (size_t)i * a->x_row;
-            for (int j = 0; j < a->columns; ++j) {
-                if (j == a->full_from) {
-                    const size_t x_step = a->x_step, x_tap = a->x_tap, dy_channel = a->dy_channel;
-                    const float *d = dy + (size_t)j * DTI_L, *s = x + (size_t)j * x_step;
-                    for (; j < a->full_to; ++j, d += DTI_L, s += x_step) {
-                        dti_v xs[8];
-                        DTI_UNROLL for (int v = 0; v < NV; ++v) xs[v] = dti_load(s + (size_t)v * x_tap);
-                        DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                            const dti_v ds = dti_load(d + (size_t)o * dy_channel);
-                            DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_fma(ds, xs[v], acc[o][v]);
-                        }
-                    }
-                    if (j >= a->columns) break;
-                }
-                DTI_UNROLL for (int v = 0; v < NV; ++v) {
-                    const int in = j * a->in_stride + a->in_first + v;
-                    if (in < 0 || in >= a->in_columns) continue;
-                    const dti_v xs = dti_load(x + (size_t)j * a->x_step + (size_t)v * a->x_tap);
-                    DTI_UNROLL for (int o = 0; o < OT; ++o)
-                        acc[o][v] = dti_fma(dti_load(dy + (size_t)j * DTI_L + (size_t)o * a->dy_channel), xs, acc[o][v]);
-                }
-            }
-        }
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int v = 0; v < NV; ++v) dti_store(a->acc + part + (size_t)(o * NV + v) * DTI_L, acc[o][v]);
+    dti_v xs[8];
+    DTI_UNROLL for (int v = 0; v < NV; ++v) xs[v] = dti_load(x + (size_t)v * x_tap);
+    DTI_UNROLL for (int o = 0; o < OT; ++o) {
+        const dti_v ds = dti_load(dy + (size_t)o * dy_channel);
+        DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_fma(ds, xs[v], acc[o][v]);
     }
 }
 
-/* Taps (or input channels) and output channels of the tile for a kernel row of n taps. */
+/* One position that has tap v of the kernel row only where x is inside of the image. */
+DTI_INLINE void dti_wtile_edge(const int OT, const int NV, dti_v acc[8][8], const float *dy, const float *x, int j, const dti_wtile *a)
+{
+    dy += (size_t)j * DTI_L;
+    DTI_UNROLL for (int v = 0; v < NV; ++v) {
+        const int in = j * a->in_stride + a->in_first + v;
+        if (in >= 0 && in < a->in_columns) {
+            const dti_v xs = dti_load(x + (size_t)j * a->x_step + (size_t)v * a->x_tap);
+            DTI_UNROLL for (int o = 0; o < OT; ++o) acc[o][v] = dti_fma(dti_load(dy + (size_t)o * a->dy_channel), xs, acc[o][v]);
+        }
+    }
+}
+
+DTI_INLINE void dti_wtile_run(const int OT, const int NV, const bool UNIT, const dti_wtile *a)
+{
+    const size_t x_step = UNIT ? DTI_L : a->x_step, x_tap = UNIT ? DTI_L : a->x_tap, dy_channel = a->dy_channel;
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v acc[8][8];
+        float *sums = a->acc + part;
+        if (a->resume) {
+            DTI_UNROLL for (int o = 0; o < OT; ++o)
+                DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_load(sums + (size_t)o * a->acc_channel + (size_t)v * DTI_L);
+        } else {
+            DTI_UNROLL for (int o = 0; o < OT; ++o)
+                DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_splat(0.0f);
+        }
+        const float *dy = a->dy + part, *x = a->x + part;
+        for (int i = a->rows; i > 0; --i, dy += a->dy_row, x += a->x_row) {
+            for (int j = 0; j < a->full_from; ++j) dti_wtile_edge(OT, NV, acc, dy, x, j, a);
+            const float *d = dy + (size_t)a->full_from * DTI_L, *s = x + (size_t)a->full_from * x_step;
+            int left = a->full_to - a->full_from;
+            if (UNIT)                                                       /* four at once share the inputs of their taps */
+                for (; left >= 4; left -= 4, d += 4 * DTI_L, s += 4 * DTI_L)
+                    DTI_UNROLL for (size_t k = 0; k < 4; ++k) dti_wtile_step(OT, NV, acc, d + k * DTI_L, dy_channel, s + k * DTI_L, DTI_L);
+            for (; left > 0; --left, d += DTI_L, s += x_step) dti_wtile_step(OT, NV, acc, d, dy_channel, s, x_tap);
+            for (int j = a->full_to; j < a->columns; ++j) dti_wtile_edge(OT, NV, acc, dy, x, j, a);
+        }
+        DTI_UNROLL for (int o = 0; o < OT; ++o)
+            DTI_UNROLL for (int v = 0; v < NV; ++v) dti_store(sums + (size_t)o * a->acc_channel + (size_t)v * DTI_L, acc[o][v]);
+    }
+}
+
+/* Taps of the tile for a kernel row of n taps (or n input channels of a 1x1 kernel), and its output channels. */
+static int dti_wtile_taps(int n)
+{
+    for (int taps = DTI_REGISTERS == 32 ? 7 : 5; taps > 1; --taps)
+        if (taps != 6 && n % taps == 0) return taps;
+    return 1;
+}
 #if DTI_REGISTERS == 32
-static int dti_wtile_taps(int n) { return n == 7 ? 7 : n <= 5 ? n : (n + (n + 4) / 5 - 1) / ((n + 4) / 5); }
 static int dti_wtile_channels(int taps, int O)
 {
     static const int most[8] = { 0, 8, 8, 8, 6, 5, 0, 3 };
@@ -1177,7 +1331,6 @@ static int dti_wtile_channels(int taps, int O)
     return most[taps] == 5 && O == 6 ? 3 : most[taps];
 }
 #else
-static int dti_wtile_taps(int n) { return n <= 5 ? n : (n + (n + 4) / 5 - 1) / ((n + 4) / 5); }
 static int dti_wtile_channels(int taps, int O)
 {
     static const int most[8] = { 0, 4, 4, 3, 3, 2, 0, 1 };
@@ -1187,33 +1340,34 @@ static int dti_wtile_channels(int taps, int O)
 
 static void dti_wtile_dispatch(int OT, int NV, const dti_wtile *a)
 {
+    const bool unit = a->x_step == DTI_L && a->x_tap == DTI_L;
     switch (OT * 8 + NV) {
 #if DTI_REGISTERS == 32
-    case 8 * 8 + 1: dti_wtile_run(8, 1, a); break;
-    case 8 * 8 + 2: dti_wtile_run(8, 2, a); break;
-    case 8 * 8 + 3: dti_wtile_run(8, 3, a); break;
-    case 6 * 8 + 4: dti_wtile_run(6, 4, a); break;
-    case 5 * 8 + 5: dti_wtile_run(5, 5, a); break;
-    case 3 * 8 + 1: dti_wtile_run(3, 1, a); break;
-    case 3 * 8 + 2: dti_wtile_run(3, 2, a); break;
-    case 3 * 8 + 5: dti_wtile_run(3, 5, a); break;
-    case 3 * 8 + 7: dti_wtile_run(3, 7, a); break;
-    case 4 * 8 + 5: dti_wtile_run(4, 5, a); break;
-    case 1 * 8 + 7: dti_wtile_run(1, 7, a); break;
+    case 8 * 8 + 1: dti_wtile_run(8, 1, false, a); break;
+    case 8 * 8 + 2: dti_wtile_run(8, 2, false, a); break;
+    case 8 * 8 + 3: if (unit) dti_wtile_run(8, 3, true, a); else dti_wtile_run(8, 3, false, a); break;
+    case 6 * 8 + 4: dti_wtile_run(6, 4, false, a); break;
+    case 5 * 8 + 5: if (unit) dti_wtile_run(5, 5, true, a); else dti_wtile_run(5, 5, false, a); break;
+    case 3 * 8 + 1: dti_wtile_run(3, 1, false, a); break;
+    case 3 * 8 + 2: dti_wtile_run(3, 2, false, a); break;
+    case 3 * 8 + 5: if (unit) dti_wtile_run(3, 5, true, a); else dti_wtile_run(3, 5, false, a); break;
+    case 3 * 8 + 7: if (unit) dti_wtile_run(3, 7, true, a); else dti_wtile_run(3, 7, false, a); break;
+    case 4 * 8 + 5: dti_wtile_run(4, 5, false, a); break;
+    case 1 * 8 + 7: dti_wtile_run(1, 7, false, a); break;
 #else
-    case 2 * 8 + 5: dti_wtile_run(2, 5, a); break;
+    case 2 * 8 + 5: if (unit) dti_wtile_run(2, 5, true, a); else dti_wtile_run(2, 5, false, a); break;
 #endif
-    case 4 * 8 + 1: dti_wtile_run(4, 1, a); break;
-    case 4 * 8 + 2: dti_wtile_run(4, 2, a); break;
-    case 4 * 8 + 3: dti_wtile_run(4, 3, a); break;
-    case 4 * 8 + 4: dti_wtile_run(4, 4, a); break;
-    case 3 * 8 + 3: dti_wtile_run(3, 3, a); break;
-    case 3 * 8 + 4: dti_wtile_run(3, 4, a); break;
-    case 1 * 8 + 1: dti_wtile_run(1, 1, a); break;
-    case 1 * 8 + 2: dti_wtile_run(1, 2, a); break;
-    case 1 * 8 + 3: dti_wtile_run(1, 3, a); break;
-    case 1 * 8 + 4: dti_wtile_run(1, 4, a); break;
-    case 1 * 8 + 5: dti_wtile_run(1, 5, a); break;
+    case 4 * 8 + 1: dti_wtile_run(4, 1, false, a); break;
+    case 4 * 8 + 2: dti_wtile_run(4, 2, false, a); break;
+    case 4 * 8 + 3: if (unit) dti_wtile_run(4, 3, true, a); else dti_wtile_run(4, 3, false, a); break;
+    case 4 * 8 + 4: dti_wtile_run(4, 4, false, a); break;
+    case 3 * 8 + 3: if (unit) dti_wtile_run(3, 3, true, a); else dti_wtile_run(3, 3, false, a); break;
+    case 3 * 8 + 4: dti_wtile_run(3, 4, false, a); break;
+    case 1 * 8 + 1: dti_wtile_run(1, 1, false, a); break;
+    case 1 * 8 + 2: dti_wtile_run(1, 2, false, a); break;
+    case 1 * 8 + 3: dti_wtile_run(1, 3, false, a); break;
+    case 1 * 8 + 4: dti_wtile_run(1, 4, false, a); break;
+    case 1 * 8 + 5: dti_wtile_run(1, 5, false, a); break;
     }
 }
 
@@ -1267,10 +1421,11 @@ static void dti_unpool(int channels, int P, int Q, int from, int to, const float
 /* The plan of a backward-weights pass, also the layout of its scratch. */
 typedef struct dti_wplan {
     dti_axis rows, columns;
-    int OT, NV, groups;                 /* tile; tiles per kernel row */
+    int OT, NV;                         /* tile */
     bool pointwise;                     /* 1x1 kernel: tap vectors are input channels */
     int band, chunk;                    /* output rows in L1, input channels in L2 */
-    size_t tile_floats, acc_floats, band_floats;
+    int together;                       /* input channels whose sums are folded together */
+    size_t acc_floats, band_floats;
 } dti_wplan;
 
 static dti_wplan dti_wplan_of(const dti_conv *c)
@@ -1278,17 +1433,15 @@ static dti_wplan dti_wplan_of(const dti_conv *c)
     dti_wplan p = { .rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), .columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad) };
     p.pointwise = p.rows.taps == 1 && p.columns.taps == 1 && p.rows.pad == 0 && p.columns.pad == 0;
     p.NV = p.pointwise ? c->C < 4 ? c->C : 4 : dti_wtile_taps(p.columns.taps);
-    p.groups = p.pointwise ? 1 : (p.columns.taps + p.NV - 1) / (p.NV ? p.NV : 1);
     p.OT = dti_wtile_channels(p.NV, c->O);
-    p.band = 24 * 1024 / (64 * p.OT * c->Q) & ~1;
+    p.band = 32 * 1024 / (64 * p.OT * c->Q) & ~1;
     if (p.band < 2) p.band = 2;
     if (p.band > c->P) p.band = c->P + c->P % 2;
-    p.tile_floats = (size_t)(p.OT * p.NV) * DTI_L;
-    const size_t channel = p.tile_floats * (size_t)(p.groups * (p.rows.taps > 0 ? p.rows.taps : 1));
-    p.chunk = (int)(96 * 1024 / (channel ? channel : 1)) / 4 * 4;
-    if (p.chunk < 4) p.chunk = 4;
+    const int taps = p.rows.taps * p.columns.taps, fit = 96 * 1024 / (p.OT * taps * (int)DTI_L) / 4 * 4;
+    p.together = p.pointwise ? p.NV : taps >= 16 ? 1 : 4;
+    p.chunk = fit < 4 ? 4 : fit < c->C ? fit : c->C;
     if (p.chunk > c->C) p.chunk = c->C;
-    p.acc_floats = channel * (size_t)p.chunk;
+    p.acc_floats = (size_t)((p.chunk + p.together) * p.OT * taps) * DTI_L;
     p.band_floats = (size_t)p.OT * (size_t)p.band * (size_t)c->Q * DTI_L;
     return p;
 }
@@ -1303,13 +1456,13 @@ DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c)
 
 /* One tile: kernel row u, tap group starting at v (or channels c .. c+NV-1), output rows i0 .. i1-1, added to acc. */
 static void dti_wtile_add(const dti_conv *g, const dti_wplan *p, const float *x, const float *dy, size_t dy_channel,
-                          int c, int u, int v, int i0, int i1, bool resume, float *acc)
+                          int c, int u, int v, int i0, int i1, bool resume, float *acc, size_t acc_channel)
 {
     const int S = g->S, from = u - p->rows.pad, first = v - p->columns.pad;
     int low = from >= 0 ? 0 : (-from + S - 1) / S, high = g->H - from > 0 ? (g->H - from + S - 1) / S : 0;   /* 0 <= i*S+from < H */
     if (low < i0) low = i0;
     if (high > i1) high = i1;
-    dti_wtile a = { .acc = acc, .x_row = (size_t)S * (size_t)g->W * DTI_L, .x_step = (size_t)S * DTI_L, .x_tap = DTI_L,
+    dti_wtile a = { .acc = acc, .acc_channel = acc_channel, .x_row = (size_t)S * (size_t)g->W * DTI_L, .x_step = (size_t)S * DTI_L, .x_tap = DTI_L,
                     .dy_channel = dy_channel, .dy_row = (size_t)g->Q * DTI_L, .rows = high > low ? high - low : 0, .columns = g->Q,
                     .in_first = first, .in_stride = S, .in_columns = g->W, .resume = resume };
     if (p->pointwise) {
@@ -1319,7 +1472,7 @@ static void dti_wtile_add(const dti_conv *g, const dti_wplan *p, const float *x,
         a.full_from = first >= 0 ? 0 : (-first + S - 1) / S;
         a.full_to = g->W - first - p->NV >= 0 ? (g->W - first - p->NV) / S + 1 : 0;
         if (a.full_to > g->Q) a.full_to = g->Q;
-        if (a.full_to <= a.full_from) a.full_from = -1;
+        if (a.full_to <= a.full_from) a.full_from = a.full_to = g->Q;       /* none: all are edges */
     }
     if (a.rows) {
         const ptrdiff_t at = ((ptrdiff_t)c * g->H + low * S + from) * g->W + first;
@@ -1329,17 +1482,21 @@ static void dti_wtile_add(const dti_conv *g, const dti_wplan *p, const float *x,
     dti_wtile_dispatch(p->OT, p->NV, &a);
 }
 
-/* The sums of one finished tile, to their places in dw. */
-static void dti_wtile_finish(const dti_conv *g, const dti_wplan *p, int o0, int c, int u, int v, const float *acc, float *dw)
+/* Fold the finished sums [OT][n channels][taps][16], which are neighbours in dw unless taps were dropped. */
+static void dti_wtile_finish(const dti_conv *g, const dti_wplan *p, int o0, int c, int n, const float *acc, float *dw)
 {
-    float sums[64];
-    const size_t KK = (size_t)g->K * (size_t)g->K;
-    dti_fold(sums, acc, p->OT * p->NV);
-    for (int o = 0; o < p->OT; ++o)
-        for (int t = 0; t < p->NV; ++t) {
-            const size_t tap = (size_t)(u + p->rows.first) * (size_t)g->K + (size_t)(p->pointwise ? p->columns.first : p->columns.first + v + t);
-            dw[((size_t)(o0 + o) * (size_t)g->C + (size_t)(p->pointwise ? c + t : c)) * KK + tap] = sums[o * p->NV + t];
+    const size_t KK = (size_t)g->K * (size_t)g->K, taps = (size_t)p->rows.taps * (size_t)p->columns.taps, C = (size_t)g->C;
+    for (size_t o = 0; o < (size_t)p->OT; ++o, acc += (size_t)p->together * taps * DTI_L) {
+        float *to = dw + (((size_t)o0 + o) * C + (size_t)c) * KK;
+        if (taps == KK) {
+            dti_fold(to, acc, n * (int)KK);
+            continue;
         }
+        for (size_t k = 0; k < (size_t)n; ++k)
+            for (int u = 0; u < p->rows.taps; ++u)
+                dti_fold(to + k * KK + (size_t)(u + p->rows.first) * (size_t)g->K + (size_t)p->columns.first,
+                         acc + (k * taps + (size_t)u * (size_t)p->columns.taps) * DTI_L, p->columns.taps);
+    }
 }
 
 /* dw, db from dy, or from a pooled dy and its argmax. With `map`, dy lies unpooled there already. */
@@ -1352,7 +1509,6 @@ static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
     float *acc = scratch, *band = acc + p.acc_floats, *sum = band + p.band_floats;
     if (p.rows.taps < g->K || p.columns.taps < g->K)
         memset(dw, 0, (size_t)g->O * (size_t)g->C * (size_t)g->K * (size_t)g->K * sizeof *dw);
-    const int c_step = p.pointwise ? p.NV : 1;
     for (int c0 = 0; c0 < g->C; c0 += p.chunk)
     for (int block = 0; block < g->O; block += p.OT) {
         const int o0 = block + p.OT <= g->O ? block : g->O - p.OT, c1 = c0 + p.chunk < g->C ? c0 + p.chunk : g->C;
@@ -1376,15 +1532,17 @@ static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
                 if (!argmax) dti_sum_positions(p.OT, rows, channel, (size_t)(i1 - i0) * (size_t)g->Q, i0 > 0, sum);
                 else if (i0 == 0) dti_sum_positions(p.OT, dy + (size_t)o0 * dy_channel, dy_channel, pooled, false, sum);
             }
+            const size_t taps = (size_t)p.rows.taps * (size_t)p.columns.taps, acc_channel = (size_t)p.together * taps * DTI_L;
             float *a = acc;
-            for (int c = c0; c < c1; c += c_step) {
-                if (c + c_step > c1) c = c1 - c_step;
+            for (int c = c0; c < c1; c += p.together, a += (size_t)p.OT * acc_channel) {
+                int n = c1 - c < p.together ? c1 - c : p.together;
+                if (p.pointwise && n < p.NV) c = c1 - p.NV, n = p.NV;
+                for (int k = 0; k < (p.pointwise ? 1 : n); ++k)
                 for (int u = 0; u < p.rows.taps; ++u)
-                for (int k = 0; k < p.groups; ++k, a += p.tile_floats) {
-                    const int v = p.pointwise || (k + 1) * p.NV <= p.columns.taps ? k * p.NV : p.columns.taps - p.NV;
-                    dti_wtile_add(g, &p, x, rows, channel, c, u, v, i0, i1, i0 > 0, a);
-                    if (i1 == g->P) dti_wtile_finish(g, &p, o0, c, u, v, a, dw);
-                }
+                for (int v = 0; v < p.columns.taps; v += p.NV)
+                    dti_wtile_add(g, &p, x, rows, channel, c + k, u, v, i0, i1, i0 > 0,
+                                  a + ((size_t)k * taps + (size_t)u * (size_t)p.columns.taps + (size_t)v) * DTI_L, acc_channel);
+                if (i1 == g->P) dti_wtile_finish(g, &p, o0, c, n, a, dw);
             }
         }
         if (db && c0 == 0) dti_fold(db + o0, sum, p.OT);
@@ -1451,26 +1609,39 @@ DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const flo
    tile of OT output channels x 2 rows x 2 columns is one pooled position; the maximum is taken while the sums are in
    registers. Backward: dy is unpooled band by band into L1, where backward-weights reads it. */
 #ifdef DTI_IMPLEMENT
-/* OT channels of one pooled position; x_down: the input of the next output row. */
-DTI_INLINE void dti_tile_pool_run(const int OT, const dti_tile *a, size_t x_down)
+DTI_INLINE void dti_tile_pool_step(const int OT, dti_v acc[8][4], const float *x, size_t x_step, size_t x_down, const float *w)
 {
+    const dti_v xs[4] = { dti_load(x), dti_load(x + x_step), dti_load(x + x_down), dti_load(x + x_down + x_step) };
+    DTI_UNROLL for (int o = 0; o < OT; ++o) {
+        const dti_v ws = dti_splat(w[o]);
+        DTI_UNROLL for (int t = 0; t < 4; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
+    }
+}
+
+/* OT channels of one pooled position; x_down: the input of the next output row. */
+DTI_INLINE void dti_tile_pool_run(const int OT, const int NV, const int STEP, const dti_tile *a, size_t x_down)
+{
+    const size_t x_step = STEP ? (size_t)STEP * DTI_L : a->x_step, w_tap = a->w_tap;
     for (size_t part = 0; part < 16; part += DTI_W) {
         dti_v acc[8][4];
         DTI_UNROLL for (int o = 0; o < OT; ++o)
             DTI_UNROLL for (int t = 0; t < 4; ++t) acc[o][t] = dti_splat(a->bias ? a->bias[o] : 0.0f);
-        const size_t x_step = a->x_step, w_tap = a->w_tap;
-        for (int c = 0; c < a->channels; ++c)
-            for (int u = 0; u < a->rows; ++u) {
-                const float *x = a->x + part + (size_t)c * a->x_channel + (size_t)u * a->x_row;
-                const float *w = a->w + (size_t)c * a->w_channel + (size_t)u * a->w_row;
-                for (int v = a->taps; v > 0; --v, x += DTI_L, w += w_tap) {
-                    const dti_v xs[4] = { dti_load(x), dti_load(x + x_step), dti_load(x + x_down), dti_load(x + x_down + x_step) };
-                    DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                        const dti_v ws = dti_splat(w[o]);
-                        DTI_UNROLL for (int t = 0; t < 4; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
+        const float *xc = a->x + part, *w = a->w;
+        for (int c = a->channels; c > 0; --c, xc += a->x_channel) {
+            const float *x = xc;
+            for (int u = a->rows; u > 0; --u, x += a->x_row) {
+                const float *xv = x, *wv = w;
+                if (NV)
+                    DTI_UNROLL for (int v = 0; v < NV; ++v) {
+                        dti_tile_pool_step(OT, acc, xv, x_step, x_down, wv);
+                        xv += DTI_L;
+                        wv += w_tap;
                     }
-                }
+                else
+                    for (int v = a->taps; v > 0; --v, xv += DTI_L, wv += w_tap) dti_tile_pool_step(OT, acc, xv, x_step, x_down, wv);
+                w += a->w_row;
             }
+        }
         DTI_UNROLL for (int o = 0; o < OT; ++o) {
             const dti_v up = dti_vmax(acc[o][0], acc[o][1]), down = dti_vmax(acc[o][2], acc[o][3]);
             const dti_v up_at = dti_if_greater(acc[o][1], acc[o][0], dti_splat(1.0f), dti_splat(0.0f));
@@ -1482,12 +1653,32 @@ DTI_INLINE void dti_tile_pool_run(const int OT, const dti_tile *a, size_t x_down
 }
 
 #if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_tile_pool_6(const dti_tile *a, size_t x_down) { dti_tile_pool_run(6, a, x_down); }
-DTI_NOINLINE void dti_tile_pool_5(const dti_tile *a, size_t x_down) { dti_tile_pool_run(5, a, x_down); }
-DTI_NOINLINE void dti_tile_pool_4(const dti_tile *a, size_t x_down) { dti_tile_pool_run(4, a, x_down); }
+DTI_NOINLINE void dti_tile_pool_6(const dti_tile *a, size_t x_down) 
+{
+    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(6, 5, 1, a, x_down);
+    else dti_tile_pool_run(6, 0, 0, a, x_down);
+}
+DTI_NOINLINE void dti_tile_pool_5(const dti_tile *a, size_t x_down) 
+{
+    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(5, 5, 1, a, x_down);
+    else dti_tile_pool_run(5, 0, 0, a, x_down);
+}
+DTI_NOINLINE void dti_tile_pool_4(const dti_tile *a, size_t x_down) 
+{
+    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(4, 5, 1, a, x_down);
+    else dti_tile_pool_run(4, 0, 0, a, x_down);
+}
 #endif
-DTI_NOINLINE void dti_tile_pool_2(const dti_tile *a, size_t x_down) { dti_tile_pool_run(2, a, x_down); }
-DTI_NOINLINE void dti_tile_pool_1(const dti_tile *a, size_t x_down) { dti_tile_pool_run(1, a, x_down); }
+DTI_NOINLINE void dti_tile_pool_2(const dti_tile *a, size_t x_down) 
+{
+    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(2, 5, 1, a, x_down);
+    else dti_tile_pool_run(2, 0, 0, a, x_down);
+}
+DTI_NOINLINE void dti_tile_pool_1(const dti_tile *a, size_t x_down) 
+{
+    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(1, 5, 1, a, x_down);
+    else dti_tile_pool_run(1, 0, 0, a, x_down);
+}
 
 static void dti_tile_pool_block(const dti_tile *from, int b, size_t x_down)
 {
@@ -1957,6 +2148,12 @@ DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT
 DT_API dt_err dt_backward(dt_net *net);  /* gradients of this rank's share, overwritten; needs dt_forward before it.
                                             DT_ENUMERIC names the tensor whose gradient is not finite or does not fit */
 
+/* During dt_backward, fn(user, offset, count) is called as soon as gradients offset..offset+count-1 hold this rank's
+   whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. With exact
+   sums the share is in int64 form until dt_backward returns. An error from fn ends dt_backward. */
+typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
+DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
+
 DT_API size_t dt_net_count(const dt_net *net);                 /* floats in the parameter vector */
 DT_API float *dt_net_values(dt_net *net);                      /* the parameter vector itself, in dt_param order */
 DT_API float *dt_net_gradients(dt_net *net);                   /* parallel to it */
@@ -2003,7 +2200,9 @@ struct dt_net {
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
     int *label;              /* [max_groups][16] */
     dt_score score;
-    void *block;             /* all of the above */
+    dt_gradient_fn *on_gradient;
+    void *on_gradient_user;
+    void *block;             /* all of the buffers above */
     size_t bytes;
     double *layer_seconds;   /* [layers][3] pack+forward, backward, unused; NULL unless dt_net_profile asked */
 };
@@ -2359,10 +2558,10 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
 /* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
    each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
-typedef uint8_t dti_bytes __attribute__((vector_size(16)));
+typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
 
-DTI_INLINE void dti_transpose_bytes(dti_bytes t[DT_LANES]) {
-    dti_bytes u[DT_LANES];
+DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
+    dti_sixteen u[DT_LANES];
     for (int round = 0; round < 4; ++round) {
         for (int k = 0; k < 8; ++k) {
             u[2 * k] = __builtin_shufflevector(t[k], t[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -2377,7 +2576,7 @@ static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t 
     size_t i = 0;
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
     for (; i + DT_LANES <= n; i += DT_LANES) {
-        dti_bytes t[DT_LANES];
+        dti_sixteen t[DT_LANES];
         for (int l = 0; l < DT_LANES; ++l) memcpy(&t[l], row[l] + offset + i, sizeof t[l]);
         dti_transpose_bytes(t);
         for (size_t k = 0; k < DT_LANES; ++k)
@@ -2494,6 +2693,15 @@ static dt_err dti_add_gradient(dt_net *net, const dti_layer *l, float limit) {
     return at == l->params ? DT_OK : dti_bad_gradient(net, l->weight + at, net->group_grad[at]);
 }
 
+DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
+    net->on_gradient = fn;
+    net->on_gradient_user = user;
+}
+
+static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
+    return net->on_gradient && l->params ? net->on_gradient(net->on_gradient_user, l->weight, l->params) : DT_OK;
+}
+
 /* Layers [first, end) in reverse over groups [g, g+n). */
 static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int first, int end, int g, int n, float limit) {
     for (int i = end - 1; i >= first; --i) {
@@ -2507,6 +2715,7 @@ static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int first, 
             if (l->params) DT_TRY(dti_add_gradient(net, l, limit));
         }
         if (class->backward_data && l->needs_dx) class->backward_data(l, run, g, n);
+        if (g + n == net->groups) DT_TRY(dti_gradient_final(net, l));
         if (net->layer_seconds) net->layer_seconds[2 * i + 1] += dt_now() - start;
     }
     return DT_OK;
@@ -2525,6 +2734,8 @@ DT_API dt_err dt_backward(dt_net *net) {
         dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES, net->label + g * DT_LANES, lanes, scale,
                          net->dlogits + (size_t)g * net->layer[net->layers - 1].dy_stride);
     }
+    for (int i = net->layers - 1; i >= 0 && net->groups == 0; --i) /* a rank without samples: zeros are its whole share */
+        DT_TRY(dti_gradient_final(net, &net->layer[i]));
     for (int end = net->layers, first; end > 0; end = first) {
         first = dti_stretch_begin(net, end);
         if (net->layer[first].whole_batch) DT_TRY(dti_backward_stretch(net, &run, first, end, 0, net->groups, limit));
@@ -2827,7 +3038,9 @@ DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) { dti_change(opt,
 
    A trainer never asks which one it has. The hand-written all-reduces [S8.3] run on any backend's send and receive.
 
-   Every collective (broadcast, allgather, barrier, all-reduce) is called by all ranks, in the same order. */
+   Every collective (broadcast, allgather, barrier, all-reduce) is called by all ranks, in the same order.
+
+   A rank that dies, hangs, differs or drifts is noticed and named: see [S8.8]. */
 
 /* ==== [S8.1] Ranks ========================================================= */
 #ifdef DTI_DECLARE
@@ -2837,11 +3050,12 @@ typedef struct dt_comm dt_comm;
 /* The one-rank communicator. NULL if memory is out. Free with dt_comm_free. */
 DT_API dt_comm *dt_comm_alone(void);
 
-/* What a chapter starts with: MPI where it is compiled in, else alone. argc and argv are main's, or both NULL.
-   NULL on failure, with the reason in dt_error(). */
+/* What a chapter starts with: MPI where it is compiled in, with a watcher [S8.8] that writes to standard error; else
+   alone. Call it first in main, before any thread is started: under mpiexec it forks. argc and argv are main's, or both NULL. NULL on failure, with the reason in dt_error(). */
 DT_API dt_comm *dt_comm_world(int *argc, char ***argv);
 
-/* Says goodbye to the other ranks and releases everything; ends MPI if dt_comm_mpi began it. NULL is allowed. */
+/* Says goodbye to the other ranks and releases everything; ends MPI if dt_comm_mpi began it. NULL is allowed. A rank of
+   several that ends without this call has failed, whatever its exit code. */
 DT_API void dt_comm_free(dt_comm *comm);
 
 DT_API int dt_comm_rank(const dt_comm *comm);                    /* 0 .. size-1 */
@@ -2850,8 +3064,8 @@ DT_API int dt_comm_hosts(const dt_comm *comm);                   /* on how many 
 DT_API const char *dt_comm_host(const dt_comm *comm, int rank);  /* the machine's name on which that rank runs */
 DT_API const char *dt_comm_backend_name(const dt_comm *comm);    /* "alone", "threads", "MPI" */
 
-/* Ends the whole job: under MPI every process stops with that exit code; under threads every rank that waits, or
-   will wait, in this section returns DT_ECOMM. */
+/* Ends the whole job: under MPI every process stops, and mpiexec does not end with 0; under threads every rank that
+   waits, or will wait, in this section returns DT_ECOMM. */
 DT_API void dt_comm_abort(dt_comm *comm, int exit_code);
 
 #ifdef DTRAIN_WITH_THREADS
@@ -3190,18 +3404,46 @@ typedef struct dti_flight {
 } dti_flight;
 
 /* What a rank shows to the others of its host: how many chunks it has written, added up, and read. Only it writes here. */
-typedef struct dti_line {
+typedef struct dti_comm_line {
     _Alignas(64) _Atomic uint64_t written;
     _Alignas(64) _Atomic uint64_t added;
     _Alignas(64) _Atomic uint64_t read;
-} dti_line;
+} dti_comm_line;
 
-/* Memory that all ranks of a host see: this, then a line for each rank, then DTI_DEPTH chunks for each rank. Processes map
-   it at different addresses, so it holds no pointers. */
+/* Memory through which all ranks reduce: this, then a line for each rank, then DTI_DEPTH chunks for each rank. Processes
+   map it at different addresses, so it holds no pointers. */
 typedef struct dti_comm_block {
-    _Alignas(64) _Atomic int failed;  /* 1 + the first rank that failed */
-    size_t chunk;                     /* bytes */
+    _Alignas(64) size_t chunk;        /* bytes */
 } dti_comm_block;
+
+/* A rank's signs of life [S8.8]. Only it writes here; the ranks of its host and their watcher read. */
+enum { DTI_UNBORN, DTI_RUNNING, DTI_GONE };   /* state: GONE has said goodbye */
+typedef struct dti_pulse {
+    _Alignas(64) _Atomic int state;
+    _Atomic int rank, pid, guardian;  /* guardian: the process that waits for pid to end; 0: there is none */
+    _Atomic int waiting;              /* inside a wait of this section */
+    _Atomic int stepping;             /* in a training step, rather than loading, evaluating, saving */
+    _Atomic uint64_t moves;           /* counts whatever brings the work forward */
+    _Atomic uint64_t ticks;           /* counts tests that found nothing: alive, but waiting */
+    _Atomic uint64_t seen;            /* when that last happened, in nanoseconds */
+    _Atomic int64_t  step;            /* -1 before the first */
+    _Atomic uint64_t what[6];         /* 47 letters: a tensor, or what is being done */
+    _Atomic uint32_t took[16];        /* microseconds of the last steps */
+} dti_pulse;
+
+/* What the ranks of a host share about failure: this, then a pulse for each of them. */
+typedef struct dti_board {
+    _Alignas(64) _Atomic int failed;  /* 1 + the first rank that failed */
+    _Atomic int hung;                 /* it has not come back since */
+    _Atomic int watched;              /* by a watcher process; else each waiting rank watches the others */
+    _Atomic uint32_t patience;        /* milliseconds; 0: the default */
+} dti_board;
+
+/* What a watcher remembers of a rank from look to look. */
+typedef struct dti_glance { uint64_t moves, ticks; double silent, stopped; uint32_t looks; } dti_glance;
+typedef struct dti_watch { double looked, still; uint64_t moves; } dti_watch;
+
+typedef struct dti_interval { const char *name; double start, end; } dti_interval;
 
 typedef struct dti_backend {
     const char *name;
@@ -3222,7 +3464,20 @@ struct dt_comm {
     dti_flight flights[DTI_FLIGHTS];
     dti_buffer spare[DTI_FLIGHTS];                       /* a stack: [taken ..) are free, kept from flight to flight */
     int        taken;
-    dti_comm_block *block;                                    /* NULL: the ranks share no memory */
+    dti_board  *board;                                   /* NULL: the ranks of this host share no memory */
+    dti_pulse  *pulse;                                   /* ours, on the board; never NULL */
+    dti_pulse   own_pulse;                               /* where there is no board */
+    int         seat;                                    /* our place among the ranks of this host */
+    uint64_t    ticks, moves, steps;
+    double      step_began;
+    dti_watch   watch;
+    dti_glance *glance;                                  /* of each rank of this host */
+    struct dti_guard *guard;                             /* NULL: there is none */
+    long        watcher;                                 /* its process, where we have started it */
+    double      trace_zero;
+    dti_interval *trace;
+    size_t      traced, trace_most, untraced;
+    dti_comm_block *block;                               /* NULL: not all ranks share memory */
     uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
     dti_cell  *cells;                                    /* threads: [from][to][DTI_FLIGHTS + 1] */
 #ifdef DTRAIN_WITH_MPI
@@ -3232,7 +3487,7 @@ struct dt_comm {
 #endif
 };
 
-static dti_line *dti_line_of(const dt_comm *c, int rank) { return (dti_line *)(void *)(c->block + 1) + rank; }
+static dti_comm_line *dti_line_of(const dt_comm *c, int rank) { return (dti_comm_line *)(void *)(c->block + 1) + rank; }
 
 static char *dti_chunk_of(const dt_comm *c, int rank, uint64_t chunk) {
     size_t index = (size_t)rank * DTI_DEPTH + (size_t)(chunk % DTI_DEPTH);
@@ -3244,8 +3499,12 @@ static size_t dti_block_chunk(int p) {
     return most < 4096 ? 4096 : most < DTI_CHUNK ? most : DTI_CHUNK;
 }
 
+static size_t dti_board_bytes(int p) { return sizeof(dti_board) + (size_t)p * sizeof(dti_pulse); }
+
+static dti_pulse *dti_pulse_at(const dt_comm *c, int seat) { return (dti_pulse *)(void *)(c->board + 1) + seat; }
+
 static size_t dti_block_bytes(int p) {
-    return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_line) + DTI_DEPTH * dti_block_chunk(p));
+    return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_comm_line) + DTI_DEPTH * dti_block_chunk(p));
 }
 
 DT_API int dt_comm_rank(const dt_comm *c) { return c->rank; }
@@ -3272,22 +3531,41 @@ static void dti_comm_wait_from_environment(dt_comm *c) {
                       : strcmp(text, "sleep") == 0 ? DT_WAIT_SLEEP : DT_WAIT_AUTO);
 }
 
+#define DTI_GET(atom) atomic_load_explicit(&(atom), memory_order_relaxed)
+#define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
+
+static dt_err dti_look_around(dt_comm *c);
+static void dti_be_patient(dt_comm *c, double seconds);
+#ifdef DTRAIN_WITH_MPI
+static bool dti_speaks_first(dt_comm *c);
+static dt_err dti_watcher_start(dt_comm *c, int fd);
+static void dti_watcher_stop(dt_comm *c);
+static void dti_farewell(dt_comm *c, bool aborted);
+static struct dti_guard *dti_guardian_start(void);
+static int dti_launched_ranks(void);
+#endif
+static dt_err dti_give_up(dt_comm *c, int failed);
+static void dti_trace_add(dt_comm *c, const char *name, double start, double end);
+
+/* The work went forward: a piece of a collective, a step, a phase. */
+static void dti_moved(dt_comm *c) { DTI_SET(c->pulse->moves, ++c->moves); }
+
 /* Between two tests. DT_ECOMM if another rank has failed meanwhile, so that nobody waits for the dead. */
 static dt_err dti_comm_idle(dt_comm *c, int tries) {
-    int failed = c->block ? atomic_load_explicit(&c->block->failed, memory_order_acquire) : 0;
-    if (failed) return dti_fail(DT_ECOMM, "rank %d gave up because rank %d failed", c->rank, failed - 1);
+    int failed = c->board ? atomic_load_explicit(&c->board->failed, memory_order_acquire) : 0;
+    if (failed) return dti_give_up(c, failed - 1);
+    DTI_SET(c->pulse->ticks, ++c->ticks);
     if (tries < c->spins) {
 #if defined(__x86_64__) || defined(__i386__)
         __builtin_ia32_pause();
 #elif defined(__aarch64__)
         __asm__ volatile("yield");
 #endif
-    } else if (c->wait == DT_WAIT_SLEEP) {
-        nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
-    } else {
-        sched_yield();
+        return c->ticks % 65536 == 0 ? dti_look_around(c) : DT_OK;
     }
-    return DT_OK;
+    if (c->wait == DT_WAIT_SLEEP) nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+    else sched_yield();
+    return c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
 }
 
 /* ==== [S8.5] Threads as ranks, and one rank alone ========================== */
@@ -3325,13 +3603,13 @@ static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
 static void dti_threads_stop(dt_comm *c, int exit_code) {
     int none = 0;
     (void)exit_code;
-    atomic_compare_exchange_strong(&c->block->failed, &none, c->rank + 1);
+    atomic_compare_exchange_strong(&c->board->failed, &none, c->rank + 1);
 }
 
 DTI_LOCAL void dti_threads_close(dt_comm *c) { (void)c; }           /* dt_run_ranks owns what the ranks share */
 
 static void dti_alone_close(dt_comm *c) {
-    dti_release(c->block);
+    dti_release(c->board);
     dti_release(c->cells);
 }
 
@@ -3345,31 +3623,59 @@ static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     if (!c) return NULL;
     c->host = dti_alloc((size_t)size * sizeof *c->host);
     if (!c->host) return dti_release(c), NULL;
-    c->backend = backend, c->rank = rank, c->size = size, c->here = size, c->hosts = 1;
+    c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
+    c->pulse = &c->own_pulse;
+    c->own_pulse.step = -1;
     for (int r = 0; r < size; ++r)
         if (gethostname(c->host[r], DTI_HOST - 1) != 0) strcpy(c->host[r], "localhost");
     dti_comm_wait_from_environment(c);
     return c;
 }
 
+/* Takes this rank's place on the board, which the backend has filled with zeros. */
+static dt_err dti_take_seat(dt_comm *c, dti_board *board) {
+    const char *patience = getenv("DTRAIN_PATIENCE");
+    c->glance = dti_alloc((size_t)c->here * sizeof *c->glance);
+    if (!c->glance) return DT_ENOMEM;
+    c->board = board;
+    c->pulse = dti_pulse_at(c, c->seat);
+    DTI_SET(c->pulse->step, -1);
+    DTI_SET(c->pulse->rank, c->rank);
+    DTI_SET(c->pulse->pid, (int)getpid());
+    atomic_store_explicit(&c->pulse->state, DTI_RUNNING, memory_order_release);
+    if (patience) dti_be_patient(c, atof(patience));
+    return DT_OK;
+}
+
 DT_API void dt_comm_free(dt_comm *c) {
     if (!c) return;
+    atomic_store_explicit(&c->pulse->state, DTI_GONE, memory_order_release);
     for (int i = 0; i < DTI_FLIGHTS; ++i) dti_release(c->flights[i].scratch.memory), dti_release(c->spare[i].memory);
     c->backend->close(c);
+    dti_release(c->trace);
+    dti_release(c->glance);
     dti_release(c->host);
     dti_release(c);
 }
 
-static bool dti_threads_share(int p, dti_comm_block **block, dti_cell **cells) {
-    *block = dti_alloc(dti_block_bytes(p));
+static dti_comm_block *dti_block_behind(dti_board *board, int p) {
+    return (dti_comm_block *)(void *)((char *)board + dti_board_bytes(p));
+}
+
+static bool dti_threads_share(int p, dti_board **board, dti_cell **cells) {
+    *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
     *cells = dti_alloc((size_t)p * (size_t)p * (DTI_FLIGHTS + 1) * sizeof **cells);
-    if (*block) (*block)->chunk = dti_block_chunk(p);
-    return *block && *cells;
+    if (*board) dti_block_behind(*board, p)->chunk = dti_block_chunk(p);
+    return *board && *cells;
 }
 
 DT_API dt_comm *dt_comm_alone(void) {
     dt_comm *c = dti_comm_new(&dti_alone, 0, 1);
-    if (c && !dti_threads_share(1, &c->block, &c->cells)) dt_comm_free(c), c = NULL;
+    dti_board *board = NULL;
+    bool good = c && dti_threads_share(1, &board, &c->cells) && dti_take_seat(c, board) == DT_OK;
+    if (good) c->block = dti_block_behind(board, 1);
+    else if (c && !c->board) c->board = board;
+    if (c && !good) dt_comm_free(c), c = NULL;
     if (!c) dti_fail(DT_ENOMEM, "no memory for a communicator");
     return c;
 }
@@ -3381,6 +3687,7 @@ typedef struct dti_rank {
     void     *arg;
     dt_err    result;
     bool      running;
+    _Atomic int returned;
     char      message[sizeof dti_error_text];
     pthread_t thread;
 } dti_rank;
@@ -3392,21 +3699,44 @@ static void *dti_rank_main(void *pointer) {
         snprintf(r->message, sizeof r->message, "%s", dt_error());       /* dt_error() belongs to this thread */
         dt_comm_abort(r->comm, 1);
     }
+    atomic_store_explicit(&r->comm->pulse->state, DTI_GONE, memory_order_release);
+    atomic_store(&r->returned, 1);
     return NULL;
+}
+
+/* Joins a thread. One that hangs cannot be ended from outside: after a second it is left to itself, and false. */
+static bool dti_rank_join(dti_rank *r, const dti_board *board) {
+    bool hung = atomic_load(&board->hung) && atomic_load(&board->failed) == r->comm->rank + 1;
+    for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    if (!hung || atomic_load(&r->returned)) return pthread_join(r->thread, NULL), true;
+    pthread_detach(r->thread);
+    return false;
+}
+
+static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
+    int first = atomic_load(&board->failed) - 1;
+    if (first < 0) return DT_OK;
+    if (atomic_load(&board->hung)) {
+        int witness = first == 0;                                        /* any other rank has given up, and says why */
+        return dti_fail(DT_ECOMM, "%s", ranks[witness].message);
+    }
+    if (ranks[first].result != DT_OK) return dti_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
+    return dti_fail(DT_ECOMM, "rank %d stopped the job", first);
 }
 
 DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
     if (p < 1) return dti_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1 or more", p);
-    dti_comm_block *block = NULL;
+    dti_board *board = NULL;
     dti_cell *cells = NULL;
     dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
-    bool good = ranks && dti_threads_share(p, &block, &cells);
+    bool good = ranks && dti_threads_share(p, &board, &cells), joined = true;
     dt_err result = good ? DT_OK : dti_fail(DT_ENOMEM, "no memory for %d ranks", p);
 
     for (int r = 0; r < p && good; ++r) {
-        ranks[r] = (dti_rank){ .comm = dti_comm_new(&dti_threads, r, p), .fn = fn, .arg = arg };
-        if (!ranks[r].comm) { good = false, result = dti_fail(DT_ENOMEM, "no memory for rank %d", r); break; }
-        ranks[r].comm->block = block, ranks[r].comm->cells = cells;
+        ranks[r].comm = dti_comm_new(&dti_threads, r, p), ranks[r].fn = fn, ranks[r].arg = arg;
+        good = ranks[r].comm && dti_take_seat(ranks[r].comm, board) == DT_OK;
+        if (good) ranks[r].comm->block = dti_block_behind(board, p), ranks[r].comm->cells = cells;
+        else result = dti_fail(DT_ENOMEM, "no memory for rank %d", r);
     }
     for (int r = 1; r < p && good; ++r) {
         ranks[r].running = pthread_create(&ranks[r].thread, NULL, dti_rank_main, &ranks[r]) == 0;
@@ -3417,15 +3747,12 @@ DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *
     }
     if (good) dti_rank_main(&ranks[0]);
     for (int r = 1; r < p && ranks; ++r)
-        if (ranks[r].running) pthread_join(ranks[r].thread, NULL);
+        if (ranks[r].running) joined = dti_rank_join(&ranks[r], board) && joined;
 
-    int first = block ? atomic_load(&block->failed) - 1 : -1;
-    if (result == DT_OK && first >= 0 && ranks[first].result != DT_OK)
-        result = dti_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
-    else if (result == DT_OK && first >= 0)
-        result = dti_fail(DT_ECOMM, "rank %d stopped the job", first);
+    if (result == DT_OK) result = dti_ranks_result(ranks, board);
+    if (!joined) return result;                                          /* the thread that hangs may still use all this */
     for (int r = 0; r < p && ranks; ++r) dt_comm_free(ranks[r].comm);
-    dti_release(cells), dti_release(block), dti_release(ranks);
+    dti_release(cells), dti_release(board), dti_release(ranks);
     return result;
 }
 #endif /* DTRAIN_WITH_THREADS */
@@ -3489,6 +3816,7 @@ static dt_err dti_steps_progress(dt_comm *c, dti_flight *f, bool *done) {
         if (f->in.pending)  DT_TRY(c->backend->test(c, &f->in));
         if (f->out.pending) DT_TRY(c->backend->test(c, &f->out));
         if (f->in.pending || f->out.pending) return DT_OK;
+        dti_moved(c);
         if (f->step.from >= 0 && f->step.add) {
             double t = dt_now();
             dti_combine((char *)f->d.buf + f->step.recv_at * f->size, f->scratch.memory, f->step.recv_n, f->d.type,
@@ -3515,6 +3843,7 @@ static dt_err dti_steps_prepare(dt_comm *c, dti_flight *f) {
 
 static void dti_flight_end(dt_comm *c, dti_flight *f) {
     f->number = 0;
+    dti_moved(c);
     if (!f->schedule) return;
     c->spare[--c->taken] = f->scratch;
     f->scratch = (dti_buffer){ NULL, 0 };
@@ -3552,7 +3881,7 @@ static bool dti_all_reached(const dt_comm *c, size_t counter, uint64_t value) {
     }
     return true;
 }
-#define DTI_ALL_REACHED(c, counter, value) dti_all_reached(c, offsetof(dti_line, counter), value)
+#define DTI_ALL_REACHED(c, counter, value) dti_all_reached(c, offsetof(dti_comm_line, counter), value)
 
 typedef struct dti_piece { char *buf; size_t n, from, to; uint64_t chunk; bool sliced; } dti_piece;
 
@@ -3591,7 +3920,7 @@ static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_pie
 
 /* Does what can be done now, each stage as far ahead as it may be. True when the whole vector has been read. */
 static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
-    dti_line *me = dti_line_of(c, c->rank);
+    dti_comm_line *me = dti_line_of(c, c->rank);
     double t = dt_now();
     bool worked = false;
     while (c->written >= f->first && c->written < f->last
@@ -3614,7 +3943,12 @@ static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
         atomic_store_explicit(&me->read, ++c->read, memory_order_release);
         worked = true;
     }
-    if (worked) c->cost.reduce += dt_now() - t;
+    if (worked) {
+        double end = dt_now();
+        c->cost.reduce += end - t;
+        dti_moved(c);
+        dti_trace_add(c, "reduce", t, end);
+    }
     return c->read >= f->last;
 }
 
@@ -3641,15 +3975,29 @@ static dt_err dti_progress(dt_comm *c) {
     return DT_OK;
 }
 
+static void dti_wait_begin(dt_comm *c) {
+    dti_moved(c);
+    DTI_SET(c->pulse->waiting, 1);
+}
+
+static void dti_wait_end(dt_comm *c, double start, double reduce) {
+    double end = dt_now();
+    DTI_SET(c->pulse->waiting, 0);
+    dti_moved(c);
+    c->cost.wait += end - start - reduce;
+    dti_trace_add(c, "wait", start, end);
+}
+
 static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
     double start = dt_now(), reduce = c->cost.reduce;
-    for (int tries = 0;; tries += tries < INT_MAX) {
-        DT_TRY(dti_progress(c));
-        if (dti_flight_of(c, number)->number != number) break;
-        DT_TRY(dti_comm_idle(c, tries));
+    dt_err error = DT_OK;
+    dti_wait_begin(c);
+    for (int tries = 0; error == DT_OK; tries += tries < INT_MAX) {
+        if ((error = dti_progress(c)) != DT_OK || dti_flight_of(c, number)->number != number) break;
+        error = dti_comm_idle(c, tries);
     }
-    c->cost.wait += dt_now() - start - (c->cost.reduce - reduce);
-    return DT_OK;
+    dti_wait_end(c, start, c->cost.reduce - reduce);
+    return error;
 }
 
 /* Starts a flight on the next number; one that still holds the slot, 32 numbers ago, is waited for. */
@@ -3740,13 +4088,15 @@ DT_API dt_err dt_barrier(dt_comm *c) {
 
 static dt_err dti_messages_wait(dt_comm *c, dti_message *out, dti_message *in) {
     double start = dt_now();
-    for (int tries = 0; out->pending || in->pending; tries += tries < INT_MAX) {
-        if (out->pending) DT_TRY(c->backend->test(c, out));
-        if (in->pending)  DT_TRY(c->backend->test(c, in));
-        if (out->pending || in->pending) DT_TRY(dti_comm_idle(c, tries));
+    dt_err error = DT_OK;
+    dti_wait_begin(c);
+    for (int tries = 0; error == DT_OK && (out->pending || in->pending); tries += tries < INT_MAX) {
+        if (out->pending) error = c->backend->test(c, out);
+        if (in->pending && error == DT_OK) error = c->backend->test(c, in);
+        if (error == DT_OK && (out->pending || in->pending)) error = dti_comm_idle(c, tries);
     }
-    c->cost.wait += dt_now() - start;
-    return DT_OK;
+    dti_wait_end(c, start, 0.0);
+    return error;
 }
 
 static dt_err dti_message_check(const dt_comm *c, const char *what, int peer, int tag) {
@@ -3835,13 +4185,21 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, "MPI_Iallreduce", code);
 }
 
-static void dti_mpi_stop(dt_comm *c, int exit_code) { MPI_Abort(c->mpi, exit_code); }
+/* MPI_Abort would add a line of its own. Who has not spoken leaves the end to who has: it may not have got its sentence out yet. */
+static void dti_mpi_stop(dt_comm *c, int exit_code) {
+    if (c->size > 1 && !dti_speaks_first(c)) nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+    dti_farewell(c, true);
+    if (c->board && DTI_GET(c->board->watched)) _exit(exit_code ? exit_code : 1);    /* the watcher ends the others */
+    MPI_Abort(c->mpi, exit_code ? exit_code : 1);
+}
 
 static void dti_mpi_close(dt_comm *c) {
     int finalized = 0;
     MPI_Finalized(&finalized);
+    dti_farewell(c, false);
     if (finalized) return;
     if (c->has_window) MPI_Win_unlock_all(c->window), MPI_Win_free(&c->window);
+    dti_watcher_stop(c);                                                 /* freeing the window, all have said goodbye */
     if (c->mpi_messages != MPI_COMM_NULL) MPI_Comm_free(&c->mpi_messages);
     if (c->mpi != MPI_COMM_NULL) MPI_Comm_free(&c->mpi);
     if (c->ends_mpi) MPI_Finalize();
@@ -3849,36 +4207,40 @@ static void dti_mpi_close(dt_comm *c) {
 
 static const dti_backend dti_mpi = { "MPI", dti_mpi_post, dti_mpi_test, dti_mpi_stop, dti_mpi_close };
 
-/* Memory that all ranks of this host see, where all ranks are on this host. It may fail (a container without /dev/shm):
-   then c->block stays NULL on every rank, and DT_AUTO means DT_MPI. */
+/* Memory that the ranks of this host see: a board for failures, and where all ranks are on this host, a block for sums.
+   It may fail (a container without /dev/shm): then c->block and c->board stay NULL on every rank, and DT_AUTO means DT_MPI. */
 static void dti_mpi_share(dt_comm *c, MPI_Comm local) {
+    size_t board = dti_board_bytes(c->here), bytes = board + (c->here == c->size ? dti_block_bytes(c->size) : 0);
     void *base = NULL;
-    MPI_Aint bytes = c->rank == 0 ? (MPI_Aint)dti_block_bytes(c->size) : 0;
+    MPI_Aint size = c->seat == 0 ? (MPI_Aint)bytes : 0;
     int unit = 1;
     MPI_Comm_set_errhandler(local, MPI_ERRORS_RETURN);
-    int good = MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, local, &base, &c->window) == MPI_SUCCESS;
+    int good = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, local, &base, &c->window) == MPI_SUCCESS;
     c->has_window = good;
-    if (good) good = MPI_Win_shared_query(c->window, 0, &bytes, &unit, &base) == MPI_SUCCESS && (uintptr_t)base % 64 == 0;
+    if (good) good = MPI_Win_shared_query(c->window, 0, &size, &unit, &base) == MPI_SUCCESS && (uintptr_t)base % 64 == 0;
     if (c->has_window) MPI_Win_lock_all(MPI_MODE_NOCHECK, c->window);
-    if (good && c->rank == 0) {
-        memset(base, 0, dti_block_bytes(c->size));
-        ((dti_comm_block *)base)->chunk = dti_block_chunk(c->size);
+    if (good && c->seat == 0) {
+        memset(base, 0, bytes);
+        if (c->here == c->size) dti_block_behind(base, c->here)->chunk = dti_block_chunk(c->size);
     }
     MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);      /* also: zeroed before anybody looks */
-    if (good) c->block = base;
+    if (good) good = dti_take_seat(c, base) == DT_OK;
+    MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);      /* also: everybody sits before anybody watches */
+    if (good && c->here == c->size) c->block = dti_block_behind(base, c->here);
+    if (!good) c->board = NULL, c->pulse = &c->own_pulse;
 }
 
 /* Counts the hosts and learns their names. */
-static void dti_mpi_hosts(dt_comm *c, int local_rank) {
+static void dti_mpi_hosts(dt_comm *c) {
     char mine[DTI_HOST];
-    int leader = local_rank == 0;
+    int leader = c->seat == 0;
     memcpy(mine, c->host[c->rank], sizeof mine);
     MPI_Allgather(mine, DTI_HOST, MPI_CHAR, c->host, DTI_HOST, MPI_CHAR, c->mpi);
     MPI_Allreduce(&leader, &c->hosts, 1, MPI_INT, MPI_SUM, c->mpi);
 }
 
 static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
-    int rank = 0, size = 1, local_rank = 0;
+    int rank = 0, size = 1;
     MPI_Comm local;
     MPI_Comm_rank(group, &rank);
     MPI_Comm_size(group, &size);
@@ -3891,9 +4253,9 @@ static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
     MPI_Comm_set_errhandler(c->mpi_messages, MPI_ERRORS_RETURN);
     MPI_Comm_split_type(c->mpi, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
     MPI_Comm_size(local, &c->here);
-    MPI_Comm_rank(local, &local_rank);
-    dti_mpi_hosts(c, local_rank);
-    if (c->here == size) dti_mpi_share(c, local);
+    MPI_Comm_rank(local, &c->seat);
+    dti_mpi_hosts(c);
+    dti_mpi_share(c, local);
     MPI_Comm_free(&local);
     dti_comm_wait_from_environment(c);                                   /* again: now we know who shares our cores */
     return c;
@@ -3911,7 +4273,20 @@ DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
     return dti_mpi_wrap(MPI_COMM_WORLD, !started);
 }
 
-DT_API dt_comm *dt_comm_world(int *argc, char ***argv) { return dt_comm_mpi(argc, argv); }
+DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
+    const char *watch = getenv("DTRAIN_WATCH");
+    int started = 0;
+    MPI_Initialized(&started);
+    bool watched = !(watch && strcmp(watch, "off") == 0), guarded = watched && !started && dti_launched_ranks() > 1;
+    struct dti_guard *guard = guarded ? dti_guardian_start() : NULL;
+    dt_comm *c = dt_comm_mpi(argc, argv);
+    if (!c) return NULL;
+    c->guard = guard;
+    if (c->size == 1) dti_farewell(c, false);                            /* nobody waits for it */
+    if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
+    if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
+    return c;
+}
 
 #else /* without MPI */
 
@@ -3927,6 +4302,743 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 }
 
 #endif /* DTRAIN_WITH_MPI */
+#endif /* DTI_IMPLEMENT */
+
+/* ==== [S8.8] Failure ======================================================= */
+
+/* A rank that dies, stops, loops for ever or leaves too early would leave the others waiting without a word, and some
+   of these ways to fail end a job with exit code 0. So every rank shows signs of life (a few stores into memory that
+   its host shares), and under MPI a watcher reads them: a process that the first rank of each host forks. When a rank
+   fails it writes one line that names rank, host, step and what was being done, and kills the ranks of its host, so
+   that mpiexec ends non-zero. It writes that line itself, although nothing else in this library prints: the rank that
+   should is dead, and mpiexec kills the others within two milliseconds, before they could notice. The watcher ends with
+   the job, costs ten short looks a second, and can be told where to write, or be left out.
+
+   Patience is counted only while nobody's work goes forward and at least one healthy rank waits inside this section,
+   so a rank that is slow, or waits, or loses its core to other programs, is not blamed. Outside of training steps
+   (loading, evaluating, saving) it is twelve times as long. A rank that a signal has stopped is named after the plain
+   patience even if the others still work.
+
+   Not seen: a hang on a host where the rank is alone (a death there is mpiexec's to notice), and a rank that loops
+   after the others have said goodbye. */
+#ifdef DTI_DECLARE
+
+/* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to name; and
+   dt_comm_phase for what is no step: "loading data", "evaluating". A few stores; 47 letters of `what` are kept. */
+DT_API void dt_comm_progress(dt_comm *comm, uint64_t step, const char *what);
+DT_API void dt_comm_phase(dt_comm *comm, const char *what);
+
+/* Seconds; 0 is the default: the larger of 5 seconds and 100 median steps. Environment: DTRAIN_PATIENCE. */
+DT_API void dt_comm_set_patience(dt_comm *comm, double seconds);
+
+/* Starts this host's watcher, which writes to the file descriptor fd (2: standard error), or nowhere but still ends the
+   job (-1). dt_comm_world has done it already, unless the environment says DTRAIN_WATCH=off; for dt_comm_mpi and
+   dt_comm_from_mpi it is yours to call, on every rank, before much memory is in use. Without a watcher, and between
+   threads, the ranks that wait watch the others, and return DT_ECOMM. DT_ECOMM if it cannot be started. */
+DT_API dt_err dt_comm_watch(dt_comm *comm, int fd);
+
+/* True on the first rank of a host that asks: it is the one to print its error, then to call dt_comm_abort. Where an error
+   meets every rank alike, that makes one line of many. */
+DT_API bool dt_comm_may_speak(dt_comm *comm);
+
+/* That line: "rank 2 (vm), step 17: " and dt_error(). With one rank: dt_error() alone. */
+DT_API void dt_comm_complaint(const dt_comm *comm, char *text, size_t size);
+
+/* DT_ECOMM on every rank, naming the first rank that differs and what differs, unless `hash` is the same on all. A rank is
+   said to differ from what most have; where no value has most, from rank 0. */
+DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
+
+#endif /* DTI_DECLARE */
+
+#ifdef DTI_IMPLEMENT
+#include <fcntl.h>
+#include <signal.h>
+#if defined(__linux__) && defined(DTRAIN_WITH_MPI)
+#include <sys/syscall.h>
+#endif
+#ifdef DTRAIN_WITH_MPI
+#include <poll.h>
+#include <sys/wait.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#endif
+#endif
+
+static void dti_pulse_say(dti_pulse *p, const char *what) {
+    char text[sizeof p->what] = "";
+    uint64_t word[sizeof p->what / 8];
+    for (size_t i = 0; i + 1 < sizeof text && what && what[i]; ++i) text[i] = what[i];
+    memcpy(word, text, sizeof text);
+    for (size_t i = 0; i < sizeof word / sizeof *word; ++i) DTI_SET(p->what[i], word[i]);
+}
+
+DT_API void dt_comm_progress(dt_comm *c, uint64_t step, const char *what) {
+    dti_pulse *p = c->pulse;
+    if (!DTI_GET(p->stepping) || DTI_GET(p->step) != (int64_t)step) {
+        double now = dt_now(), took = (now - c->step_began) * 1e6;
+        if (DTI_GET(p->stepping)) DTI_SET(p->took[c->steps++ % 16], took < 4e9 ? (uint32_t)took : UINT32_MAX);
+        c->step_began = now;
+        DTI_SET(p->seen, (uint64_t)(now * 1e9));
+        DTI_SET(p->step, (int64_t)step);
+        DTI_SET(p->stepping, 1);
+    }
+    dti_pulse_say(p, what);
+    dti_moved(c);
+}
+
+DT_API void dt_comm_phase(dt_comm *c, const char *what) {
+    DTI_SET(c->pulse->stepping, 0);
+    dti_pulse_say(c->pulse, what);
+    dti_moved(c);
+}
+
+static void dti_be_patient(dt_comm *c, double seconds) {
+    if (c->board && seconds >= 0.0 && seconds < 4e6) DTI_SET(c->board->patience, (uint32_t)(seconds * 1000.0));
+}
+
+DT_API void dt_comm_set_patience(dt_comm *c, double seconds) { dti_be_patient(c, seconds); }
+
+/* ---- sentences, built without the C library: after a fork only few of its functions may be called ---- */
+
+static void dti_add_text(char *text, size_t size, const char *more) {
+    size_t n = 0;
+    while (n < size && text[n]) ++n;
+    while (n + 1 < size && *more) text[n++] = *more++;
+    if (n < size) text[n] = '\0';
+}
+
+static void dti_add_number(char *text, size_t size, uint64_t number) {
+    char digits[24];
+    size_t i = sizeof digits - 1;
+    digits[i] = '\0';
+    do digits[--i] = (char)('0' + number % 10); while (number /= 10);
+    dti_add_text(text, size, digits + i);
+}
+
+typedef enum dti_fate { DTI_FINE, DTI_DEAD, DTI_STOPPED, DTI_STUCK, DTI_LEFT, DTI_CIRCLE } dti_fate;
+
+/* "rank 1 (vm, process 4711) makes no progress, in step 17 (gradients); others have waited 5 s for it" */
+static void dti_obituary(const dt_comm *c, int seat, dti_fate fate, char *text, size_t size) {
+    static const char *const says[] = { "is well", "ended without saying goodbye", "is stopped by a signal", "makes no progress",
+        "has left, though others wait for it", "and the others wait for each other: they do not call the same collectives" };
+    const dti_pulse *p = dti_pulse_at(c, seat);
+    uint64_t word[sizeof p->what / 8];
+    char what[sizeof word];
+    int rank = DTI_GET(p->rank);
+    for (size_t i = 0; i < sizeof word / sizeof *word; ++i) word[i] = DTI_GET(p->what[i]);
+    memcpy(what, word, sizeof what);
+    what[sizeof what - 1] = '\0';
+    text[0] = '\0';
+    dti_add_text(text, size, "rank "), dti_add_number(text, size, (uint64_t)rank);
+    dti_add_text(text, size, " ("), dti_add_text(text, size, dt_comm_host(c, rank));
+    dti_add_text(text, size, ", process "), dti_add_number(text, size, (uint64_t)DTI_GET(p->pid));
+    dti_add_text(text, size, ") "), dti_add_text(text, size, says[fate]);
+    if (DTI_GET(p->step) >= 0)
+        dti_add_text(text, size, DTI_GET(p->stepping) ? ", in step " : ", after step "), dti_add_number(text, size, (uint64_t)DTI_GET(p->step));
+    else dti_add_text(text, size, ", before the first step");
+    if (what[0]) dti_add_text(text, size, " ("), dti_add_text(text, size, what), dti_add_text(text, size, ")");
+    else if (DTI_GET(p->waiting)) dti_add_text(text, size, " (in a collective)");
+}
+
+/* ---- one look at all ranks of the host ---- */
+
+static double dti_median_step(const dti_pulse *p) {
+    uint32_t took[16], n = 0;
+    for (int i = 0; i < 16; ++i) {
+        uint32_t x = DTI_GET(p->took[i]), at = n;
+        if (!x) continue;
+        for (; at > 0 && took[at - 1] > x; --at) took[at] = took[at - 1];
+        took[at] = x, ++n;
+    }
+    return n ? took[n / 2] * 1e-6 : 0.0;
+}
+
+static double dti_patience(const dt_comm *c) {
+    double said = DTI_GET(c->board->patience) * 1e-3, patience = 5.0;
+    if (said > 0.0) return said;
+    for (int i = 0; i < c->here; ++i) {
+        double steps = 100.0 * dti_median_step(dti_pulse_at(c, i));
+        if (steps > patience) patience = steps;
+    }
+    return patience;
+}
+
+/* The letter that Linux gives to a process: R runs, S sleeps, T stopped, Z dead but not yet buried; ' ' if unknown. */
+static char dti_process_state(int pid) {
+    char path[40] = "/proc/", text[512];
+    dti_add_number(path, sizeof path, (uint64_t)pid), dti_add_text(path, sizeof path, "/stat");
+    int file = open(path, O_RDONLY);
+    if (file < 0) return ' ';
+    ssize_t n = read(file, text, sizeof text);
+    close(file);
+    while (n > 0 && text[n - 1] != ')') --n;                             /* the name before it may hold anything */
+    return n > 0 && n + 1 < (ssize_t)sizeof text ? text[n + 1] : ' ';
+}
+
+static bool dti_running(const dt_comm *c, int seat) {
+    return atomic_load_explicit(&dti_pulse_at(c, seat)->state, memory_order_acquire) == DTI_RUNNING;
+}
+
+/* Whether a signal has stopped the rank. Its guardian, to which a pid from mpiexec's list belongs, is asked for once a second. */
+static bool dti_stopped(const dti_pulse *p, dti_glance *g) {
+    int guardian = DTI_GET(p->guardian);
+    if (g->silent > 0.4 && dti_process_state(DTI_GET(p->pid)) == 'T') return true;
+    return guardian && (g->stopped > 0.0 || ++g->looks % 10 == 0) && dti_process_state(guardian) == 'T';
+}
+
+/* Updates what is remembered of each rank; returns how many healthy ones wait. */
+static int dti_glances(dt_comm *c, double dt, bool processes) {
+    uint64_t moves = 0;
+    int waiters = 0;
+    for (int i = 0; i < c->here; ++i) {
+        const dti_pulse *p = dti_pulse_at(c, i);
+        dti_glance *g = &c->glance[i];
+        uint64_t m = DTI_GET(p->moves), t = DTI_GET(p->ticks);
+        g->silent = m != g->moves || t != g->ticks ? 0.0 : g->silent + dt;
+        g->moves = m, g->ticks = t;
+        moves += m;
+        bool stopped = processes && dti_running(c, i) && dti_stopped(p, g);
+        g->stopped = stopped ? g->stopped + dt : 0.0;
+        waiters += dti_running(c, i) && DTI_GET(p->waiting) && g->silent < 1.0;
+    }
+    c->watch.still = moves == c->watch.moves && waiters ? c->watch.still + dt : 0.0;
+    c->watch.moves = moves;
+    return waiters;
+}
+
+/* A rank that is not in a wait, the most silent of them; or one that is, and does not even test. */
+static int dti_culprit(const dt_comm *c) {
+    int worst = -1;
+    for (int waiting = 0; waiting < 2 && worst < 0; ++waiting)
+        for (int i = 0; i < c->here; ++i) {
+            if (!dti_running(c, i) || DTI_GET(dti_pulse_at(c, i)->waiting) != waiting || c->glance[i].silent < (waiting ? 1.0 : 0.0)) continue;
+            if (worst < 0 || c->glance[i].silent > c->glance[worst].silent) worst = i;
+        }
+    return worst;
+}
+
+/* The fate of the rank at *seat, which has failed; DTI_FINE if none has. A look that comes late counts for a quarter of a
+   second at most: who was away may not blame others. */
+static dti_fate dti_look(dt_comm *c, bool processes, int *seat) {
+    double now = dt_now(), dt = now - c->watch.looked, patience;
+    c->watch.looked = now;
+    int waiters = dti_glances(c, dt < 0.25 ? dt : 0.25, processes), others = 0, stopped = 0;
+    for (int i = 0; i < c->here; ++i) stopped += c->glance[i].stopped > 0.0, others += c->glance[i].silent < 0.4 || !dti_running(c, i);
+    if (c->watch.still == 0.0 && !stopped) return DTI_FINE;
+    patience = dti_patience(c);
+    for (*seat = 0; *seat < c->here; ++*seat)
+        if (c->glance[*seat].stopped > patience && others) return DTI_STOPPED;
+    if (c->watch.still <= patience || !waiters) return DTI_FINE;
+    *seat = dti_culprit(c);
+    if (*seat >= 0) {
+        if (c->glance[*seat].stopped > 0.0) return DTI_STOPPED;
+        return DTI_GET(dti_pulse_at(c, *seat)->stepping) || c->watch.still > 12.0 * patience ? DTI_STUCK : DTI_FINE;
+    }
+    if (c->hosts > 1) return DTI_FINE;                                   /* they may wait for a rank that we do not see */
+    for (*seat = 0; *seat < c->here; ++*seat)
+        if (!dti_running(c, *seat)) return DTI_LEFT;
+    *seat = 0;
+    return DTI_CIRCLE;
+}
+
+/* ---- without a watcher: who waits, watches ---- */
+
+static bool dti_under_mpi(const dt_comm *c) { return c->backend->name[0] == 'M'; }
+
+static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
+    int none = 0, rank = DTI_GET(dti_pulse_at(c, seat)->rank);
+    DTI_SET(c->board->hung, (int)fate);
+    return atomic_compare_exchange_strong(&c->board->failed, &none, rank + 1);
+}
+
+static dt_err dti_look_around(dt_comm *c) {
+    int seat = -1;
+    dti_fate fate = DTI_FINE;
+    double now = dt_now();
+    DTI_SET(c->pulse->seen, (uint64_t)(now * 1e9));
+    if (c->size == 1 || !c->board || DTI_GET(c->board->watched) || now < c->watch.looked + 0.05) return DT_OK;
+    for (int i = 0; i < c->here && dti_under_mpi(c) && fate == DTI_FINE; ++i)
+        if (dti_running(c, i) && kill((pid_t)DTI_GET(dti_pulse_at(c, i)->pid), 0) != 0 && errno == ESRCH) seat = i, fate = DTI_DEAD;
+    if (fate == DTI_FINE) fate = dti_look(c, dti_under_mpi(c), &seat);
+    if (fate == DTI_FINE) return DT_OK;
+    (void)dti_blame(c, seat, fate);
+    return dti_give_up(c, atomic_load(&c->board->failed) - 1);
+}
+
+/* Another rank has failed. Under MPI it has said so, and everybody is being ended: to add a second line would not help. */
+static dt_err dti_give_up(dt_comm *c, int failed) {
+    char text[320];
+    dti_fate fate = (dti_fate)DTI_GET(c->board->hung);
+    int seat = 0;
+    while (seat + 1 < c->here && DTI_GET(dti_pulse_at(c, seat)->rank) != failed) ++seat;
+    if (dti_under_mpi(c) && !(fate && !DTI_GET(c->board->watched))) nanosleep(&(struct timespec){ .tv_sec = 3 }, NULL);
+    if (!fate) return dti_fail(DT_ECOMM, "rank %d gave up because rank %d failed", c->rank, failed);
+    dti_obituary(c, seat, fate, text, sizeof text);
+    return dti_fail(DT_ECOMM, "%s", text);
+}
+
+static bool dti_speaks_first(dt_comm *c) {
+    int failed = 0;
+    if (c->size == 1 || !c->board) return true;
+    if (atomic_compare_exchange_strong(&c->board->failed, &failed, c->rank + 1) || failed == c->rank + 1) return true;
+    return DTI_GET(c->board->hung) && !DTI_GET(c->board->watched) && !atomic_exchange(&c->board->watched, 1);
+}
+
+DT_API bool dt_comm_may_speak(dt_comm *c) { return dti_speaks_first(c); }
+
+DT_API void dt_comm_complaint(const dt_comm *c, char *text, size_t size) {
+    int64_t step = DTI_GET(c->pulse->step);
+    if (c->size == 1) snprintf(text, size, "%s", dt_error());
+    else if (step < 0) snprintf(text, size, "rank %d (%s): %s", c->rank, c->host[c->rank], dt_error());
+    else snprintf(text, size, "rank %d (%s), step %lld: %s", c->rank, c->host[c->rank], (long long)step, dt_error());
+}
+
+/* The rank whose value differs from most; -1 if none does. */
+static int dti_odd_one(const uint64_t *all, size_t stride, int p) {
+    int best = 0, most = 0;
+    for (int r = 0; r < p; ++r) {
+        int same = 0;
+        for (int s = 0; s < p; ++s) same += all[(size_t)s * stride] == all[(size_t)r * stride];
+        if (same > most) most = same, best = r;
+    }
+    for (int r = 0; r < p; ++r)
+        if (all[(size_t)r * stride] != all[(size_t)best * stride]) return r;
+    return -1;
+}
+
+DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
+    uint64_t mine[2] = { hash, dt_hash(what, strlen(what), 0) };
+    uint64_t *all = c->size > 1 ? dti_alloc((size_t)c->size * sizeof mine) : NULL;
+    if (c->size == 1) return DT_OK;
+    if (!all) return DT_ENOMEM;
+    dt_err error = dt_allgather(c, mine, sizeof mine, all);
+    int other = error == DT_OK ? dti_odd_one(all + 1, 2, c->size) : -1, odd = error == DT_OK ? dti_odd_one(all, 2, c->size) : -1;
+    dti_release(all);
+    if (other >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) is elsewhere in the program: it does not compare \"%s\"", other, c->host[other], what);
+    if (odd >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) differs from the others in %s", odd, c->host[odd], what);
+    return error;
+}
+
+/* What the launcher has said to this process. */
+static int dti_environment(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? atoi(text) : otherwise;
+}
+
+/* How many processes a launcher has started together, and which of them we are. 0: none has, or one alone. */
+static int dti_launch(int *rank, const char **launcher) {
+    static const struct { const char *size, *rank, *launcher; } known[] = {
+        { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI" }, { "PMI_SIZE", "PMI_RANK", "MPICH" },
+        { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "Slurm" } };
+    for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
+        int jobs = dti_environment(known[i].size, 0);
+        if (jobs < 2) continue;
+        *rank = dti_environment(known[i].rank, 0), *launcher = known[i].launcher;
+        return jobs;
+    }
+    return 0;
+}
+
+DTI_LOCAL int dti_launched_ranks(void) {
+    const char *launcher;
+    int rank;
+    return dti_launch(&rank, &launcher);
+}
+
+/* ---- the guardian ----
+
+   mpiexec ends a job when one of its processes ends, but with exit code 0 in most runs if that one ended with 0 [measured:
+   MPICH 4.0.2, 8 of 8 on 2 ranks]. And it kills the others so soon that nobody can tell who was first. So under
+   dt_comm_world the process that mpiexec started only waits: it forks before MPI_Init, and the child is the rank. When the rank
+   ends without a goodbye, the guardian gives the watcher time to speak, and then ends with a code that is not 0. Signals are
+   passed on; if the guardian is killed, the kernel kills the rank. */
+#ifdef DTRAIN_WITH_MPI
+
+enum { DTI_SILENT, DTI_SAID_GOODBYE, DTI_ABORTED };
+struct dti_guard { _Atomic int farewell; };
+
+#ifdef __linux__
+static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const sigset_t *all) {
+    int status = 0, code, number;
+    for (pid_t ended = 0; ended != child;) {
+        if (sigwait(all, &number) != 0) continue;
+        if (number != SIGCHLD) kill(child, number);
+        ended = waitpid(child, &status, WNOHANG);
+        if (ended < 0 && errno == ECHILD) break;
+    }
+    code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (atomic_load(&guard->farewell) == DTI_SILENT) nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+    if (atomic_load(&guard->farewell) != DTI_SAID_GOODBYE && code == 0) code = 1;
+    _exit(code);
+}
+
+/* Returns in the child alone; NULL if there is no need of a guardian, or no way to have one. */
+static struct dti_guard *dti_guardian_start(void) {
+    sigset_t all, before;
+    pid_t parent = getpid(), child;
+    struct dti_guard *guard = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (guard == MAP_FAILED) return NULL;
+    signal(SIGCHLD, SIG_DFL);
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    child = fork();
+    if (child > 0) dti_guardian_main(guard, child, &all);
+    if (child == 0) {
+        setpgid(0, 0);                                                   /* a signal to the group comes once: from the guardian */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (child < 0) munmap(guard, 4096), guard = NULL;
+    return guard;
+}
+#else
+static struct dti_guard *dti_guardian_start(void) { return NULL; }
+#endif
+
+static void dti_farewell(dt_comm *c, bool aborted) {
+    if (c->guard) atomic_store(&c->guard->farewell, aborted ? DTI_ABORTED : DTI_SAID_GOODBYE);
+}
+#endif /* DTRAIN_WITH_MPI */
+
+/* ---- the watcher ----
+
+   It has a session of its own, so that what ends the ranks does not end it. It holds no file but the one to which it
+   writes; mpiexec waits for that one to close, and so gets the line. A pidfd tells at once when a process ends; where
+   there is none, processes are asked for ten times a second. */
+#ifdef DTRAIN_WITH_MPI
+
+static void dti_watcher_detach(int fd) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    setsid();
+    for (int number = 1; number < 32; ++number) {
+        bool ignore = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGPIPE;
+        action.sa_handler = ignore ? SIG_IGN : SIG_DFL;
+        sigaction(number, &action, NULL);
+    }
+    for (int i = 0; i < 1024; ++i)
+        if (i != fd) close(i);
+#if defined(__linux__) && defined(SYS_sched_setattr)
+    /* A short time slice: Linux then lets it run as soon as it wakes, also on a busy machine. It is not needed, only quick. */
+    struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t slice, deadline, period; } fast =
+        { .size = 48, .slice = 100000 };
+    syscall(SYS_sched_setattr, 0, &fast, 0);
+#endif
+}
+
+static void dti_watcher_kill(const dt_comm *c) {
+    for (int i = 0; i < c->here; ++i)
+        if (dti_running(c, i)) {
+            int guardian = DTI_GET(dti_pulse_at(c, i)->guardian);
+            kill((pid_t)DTI_GET(dti_pulse_at(c, i)->pid), SIGKILL);
+            if (guardian && c->glance[i].stopped > 0.0) kill((pid_t)guardian, SIGKILL);
+        }
+}
+
+static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
+    char text[384] = "", about[320];
+    int waited = (int)c->watch.still;
+    dti_obituary(c, seat, fate, about, sizeof about);
+    dti_add_text(text, sizeof text, "dtrain: "), dti_add_text(text, sizeof text, about);
+    if (fate != DTI_DEAD && waited > 0) dti_add_text(text, sizeof text, "; the others have waited "), dti_add_number(text, sizeof text, (uint64_t)waited), dti_add_text(text, sizeof text, " s");
+    dti_add_text(text, sizeof text, "\n");
+    if (fd >= 0 && dti_blame(c, seat, fate)) { ssize_t n = write(fd, text, strlen(text)); (void)n; }
+    dti_watcher_kill(c);
+    _exit(0);
+}
+
+/* Of those that ended since the last look, the one seen alive longest ago: it went first, and mpiexec ended the others.
+   -1: nobody has failed. -2: nobody is left to watch. */
+static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
+    int first = -1, left = 0;
+    for (int i = 0; i < c->here; ++i) {
+        const dti_pulse *p = dti_pulse_at(c, i);
+        if (!dti_running(c, i) || process[i].fd == -2) { process[i].fd = -2; continue; }
+        bool dead = process[i].fd >= 0 ? process[i].revents != 0
+                  : (kill((pid_t)DTI_GET(p->pid), 0) != 0 && errno == ESRCH) || dti_process_state(DTI_GET(p->pid)) == 'Z';
+        if (dead) process[i].fd = -2;                                    /* poll passes over it; and so do we, next time */
+        left += !dead;
+        if (dead && dti_running(c, i) && (first < 0 || DTI_GET(p->seen) < DTI_GET(dti_pulse_at(c, first)->seen))) first = i;
+    }
+    return first >= 0 ? first : left ? -1 : -2;
+}
+
+static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
+    double failed_at = 0.0;
+    dti_watcher_detach(fd);
+    for (int i = 0; i < c->here; ++i) {
+        process[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
+#if defined(__linux__) && defined(SYS_pidfd_open)
+        process[i].fd = (int)syscall(SYS_pidfd_open, DTI_GET(dti_pulse_at(c, i)->pid), 0);
+#endif
+    }
+    for (;;) {
+        int seat = -1;
+        poll(process, (nfds_t)c->here, 100);
+        int dead = dti_watcher_deaths(c, process);
+        if (dead == -2) _exit(0);
+        if (atomic_load(&c->board->failed)) {                            /* that rank speaks for itself, and ends the job */
+            if (failed_at == 0.0) failed_at = dt_now();
+            if (dead >= 0 || dt_now() > failed_at + 2.0) dti_watcher_kill(c), _exit(0);
+            continue;
+        }
+        if (dead >= 0) dti_watcher_end(c, fd, dead, DTI_DEAD);
+        if (dt_now() < c->watch.looked + 0.09) continue;
+        dti_fate fate = dti_look(c, true, &seat);
+        if (fate != DTI_FINE) dti_watcher_end(c, fd, seat, fate);
+    }
+}
+
+static dt_err dti_watcher_start(dt_comm *c, int fd) {
+    if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
+    if (!c->board) return dti_fail(DT_ECOMM, "no watcher: the ranks of %s share no memory", c->host[c->rank]);
+    if (c->seat != 0 || DTI_GET(c->board->watched)) return DT_OK;
+    struct pollfd *process = dti_alloc((size_t)c->here * sizeof *process);
+    if (!process) return DT_ENOMEM;
+    DTI_SET(c->board->watched, 1);
+    pid_t child = fork();
+    if (child == 0) dti_watcher_main(c, fd, process);
+    dti_release(process);
+    if (child < 0) DTI_SET(c->board->watched, 0);
+    c->watcher = child > 0 ? (long)child : 0;
+    return child > 0 ? DT_OK : dti_fail(DT_ECOMM, "no watcher: fork failed");
+}
+
+static void dti_watcher_stop(dt_comm *c) {
+    if (!c->watcher) return;
+    kill((pid_t)c->watcher, SIGKILL);
+    while (waitpid((pid_t)c->watcher, NULL, 0) < 0 && errno == EINTR) { }
+    c->watcher = 0;
+}
+
+DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { return dti_watcher_start(c, fd); }
+#else
+DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { (void)c, (void)fd; return DT_OK; }
+#endif /* DTRAIN_WITH_MPI */
+#endif /* DTI_IMPLEMENT */
+
+/* ==== [S8.9] The MPI doctor ================================================ */
+#ifdef DTI_DECLARE
+
+/* What a program tells the doctor. Zero or NULL: not to be looked at. */
+typedef struct dt_doctor_desc {
+    const char *program;     /* "./ch12", for what to type instead */
+    uint32_t    lane_groups; /* of a step, over all ranks: batch / DT_LANES, rounded up */
+    uint64_t    settings;    /* hash of everything said on the command line */
+    const char *data_name;   /* "mnist" */
+    uint64_t    data;        /* hash of the data, if data_name is set; 0: this rank does not have them */
+} dt_doctor_desc;
+
+/* Looks at how the job was started, and writes one line for each finding, "error: ..." or "warning: ...", with what to do
+   instead, the same text on every rank (launched as several jobs: in the first of them). Empty if all is well. Collective.
+   DT_ECOMM if there is an error among them, and then dt_error() is its sentence. */
+DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *text, size_t size);
+
+#endif /* DTI_DECLARE */
+
+#ifdef DTI_IMPLEMENT
+/* What two ranks must have in common for their floats to agree. */
+static uint64_t dti_build_hash(void) {
+    char text[256];
+    snprintf(text, sizeof text, "%s %s lanes %d pointer %zu fast %d evaluation %d big %d", DTRAIN_VERSION,
+#ifdef __VERSION__
+             __VERSION__,
+#else
+             "?",
+#endif
+             DT_LANES, sizeof(void *),
+#ifdef __FAST_MATH__
+             1,
+#else
+             0,
+#endif
+             (int)FLT_EVAL_METHOD, (int)(*(const uint16_t *)(const void *)"\1" == 256));
+    return dt_hash(text, strlen(text), 0);
+}
+
+typedef struct dti_notes { char *text; size_t size; bool error; } dti_notes;
+
+static void dti_note(dti_notes *n, bool error, const char *format, ...) DTI_PRINTF(3, 4);
+static void dti_note(dti_notes *n, bool error, const char *format, ...) {
+    char line[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (error && !n->error) dti_fail(DT_ECOMM, "%s", line);
+    n->error |= error;
+    dti_add_text(n->text, n->size, error ? "error: " : "warning: ");
+    dti_add_text(n->text, n->size, line), dti_add_text(n->text, n->size, "\n");
+}
+
+static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes *n) {
+    const char *launcher = "";
+    int rank = 0, jobs = c->size == 1 ? dti_launch(&rank, &launcher) : 0;
+    if (!jobs) return;
+    const char *mpi = "", *instead = "mpiexec";
+#if defined(DTRAIN_WITH_MPI) && defined(OPEN_MPI)
+    mpi = "Open MPI", instead = "mpiexec.openmpi";
+#elif defined(DTRAIN_WITH_MPI)
+    mpi = "MPICH", instead = "mpiexec.mpich";
+#endif
+    if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
+    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher, jobs, program);
+    else if (strcmp(launcher, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
+    else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher, jobs, program, mpi, instead, jobs, program);
+}
+
+/* Which columns of what the ranks have told are looked at. */
+enum { DTI_BUILD, DTI_SETTINGS, DTI_DATA, DTI_COLUMNS };
+
+static void dti_examine_ranks(const dt_comm *c, const dt_doctor_desc *d, const char *program, const uint64_t *all, dti_notes *n) {
+    int odd = dti_odd_one(all + DTI_BUILD, DTI_COLUMNS, c->size), lacks = -1;
+    if (odd >= 0) dti_note(n, true, "rank %d (%s) runs another build than the others; build %s once and copy it to every host", odd, c->host[odd], program);
+    odd = dti_odd_one(all + DTI_SETTINGS, DTI_COLUMNS, c->size);
+    if (odd >= 0) dti_note(n, true, "rank %d (%s) has other settings than the others; give all ranks one command line: mpiexec.mpich -n %d %s ...", odd, c->host[odd], c->size, program);
+    if (!d->data_name) return;
+    for (int r = c->size - 1; r >= 0; --r)
+        if (!all[r * DTI_COLUMNS + DTI_DATA]) lacks = r;
+    odd = dti_odd_one(all + DTI_DATA, DTI_COLUMNS, c->size);
+    if (lacks >= 0) dti_note(n, true, "rank %d: host %s does not have the data (%s); type `make data` there, or set DTRAIN_DATA to a directory that all hosts see", lacks, c->host[lacks], d->data_name);
+    else if (odd >= 0) dti_note(n, true, "rank %d (%s) reads other %s data than the others; copy one directory to all hosts, or set DTRAIN_DATA to one that all see", odd, c->host[odd], d->data_name);
+}
+
+DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, size_t size) {
+    dti_notes n = { text, size, false };
+    const char *program = d->program ? d->program : "./program";
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), d->settings, d->data };
+    if (size) text[0] = '\0';
+    dti_examine_launch(c, program, &n);
+    uint64_t *all = dti_alloc((size_t)c->size * sizeof mine);
+    if (!all) return DT_ENOMEM;
+    dt_err error = dt_allgather(c, mine, sizeof mine, all);
+    if (error == DT_OK) dti_examine_ranks(c, d, program, all, &n);
+    dti_release(all);
+    if (error != DT_OK) return error;
+    int64_t here = c->here;
+    DT_TRY(dt_allreduce(c, &here, 1, DT_I64, DT_MAX, DT_AUTO));
+    if (d->lane_groups && (uint32_t)c->size > d->lane_groups)
+        dti_note(&n, false, "%d ranks share %u groups of %d images a step, so %d of them do nothing; type -n %u, or a larger --batch", c->size,
+                 (unsigned)d->lane_groups, DT_LANES, c->size - (int)d->lane_groups, (unsigned)d->lane_groups);
+    int64_t most = cores > 0 ? cores : 1;
+    DT_TRY(dt_allreduce(c, &most, 1, DT_I64, DT_MIN, DT_AUTO));
+    if (c->size > 1 && here > most)
+        dti_note(&n, false, "%lld ranks share %lld cores, so more ranks do not make it faster; type -n %lld", (long long)here, (long long)most,
+                 (long long)(most * c->hosts));
+    if (c->size > 1 && c->hosts == 1 && !c->block)
+        dti_note(&n, false, "the ranks share no memory, so sums go by messages and nobody watches for failures; make room in /dev/shm "
+                 "(in a container: docker run --shm-size=256m)");
+    return n.error ? DT_ECOMM : DT_OK;
+}
+#endif /* DTI_IMPLEMENT */
+
+/* ==== [S8.10] Where the time went =========================================== */
+#ifdef DTI_DECLARE
+
+typedef struct dt_profile { double seconds, compute, wait, reduce; uint64_t bytes; } dt_profile;
+
+/* each[r] = rank r's `seconds` (an epoch's, say) split into waiting, adding, and the rest, which is computing; counted since
+   `since`, an earlier dt_comm_times of this rank. Collective; `each` has one place for every rank. */
+DT_API dt_err dt_comm_profile(dt_comm *comm, const dt_comm_cost *since, double seconds, dt_profile *each);
+
+/* Records intervals for a picture: waits and sums by themselves, the program's own with dt_trace. Room for `capacity`
+   of them (24 bytes each) is made here, none later; what comes after that is counted and left out. Collective. */
+DT_API dt_err dt_trace_start(dt_comm *comm, size_t capacity);
+
+/* Records [start, end), two times of dt_now(). `name` must stay where it is until dt_trace_write, as a literal does. */
+DT_API void dt_trace(dt_comm *comm, const char *name, double start, double end);
+
+/* Rank 0 gathers what was recorded and writes it as Chrome trace JSON, one line of time for each rank: open it with
+   ui.perfetto.dev or chrome://tracing. Collective. DT_EIO on every rank if the file cannot be written. */
+DT_API dt_err dt_trace_write(dt_comm *comm, const char *path);
+
+#endif /* DTI_DECLARE */
+
+#ifdef DTI_IMPLEMENT
+DT_API dt_err dt_comm_profile(dt_comm *c, const dt_comm_cost *since, double seconds, dt_profile *each) {
+    dt_profile mine = { .seconds = seconds, .wait = c->cost.wait - since->wait, .reduce = c->cost.reduce - since->reduce,
+                        .bytes = c->cost.bytes - since->bytes };
+    mine.compute = seconds - mine.wait - mine.reduce;
+    if (mine.compute < 0.0) mine.compute = 0.0;
+    return dt_allgather(c, &mine, sizeof mine, each);
+}
+
+static void dti_trace_add(dt_comm *c, const char *name, double start, double end) {
+    if (!c->trace || end - start < 1e-6) return;
+    if (c->traced < c->trace_most) c->trace[c->traced++] = (dti_interval){ name, start, end };
+    else ++c->untraced;
+}
+
+DT_API void dt_trace(dt_comm *c, const char *name, double start, double end) { dti_trace_add(c, name, start, end); }
+
+/* Clocks of different hosts have nothing in common but the moment at which all leave this barrier. */
+DT_API dt_err dt_trace_start(dt_comm *c, size_t capacity) {
+    dti_release(c->trace);
+    c->trace = NULL;
+    c->traced = c->untraced = 0, c->trace_most = capacity;
+    dti_interval *room = dti_alloc((capacity + 1) * sizeof *room);
+    int64_t good = room != NULL;
+    dt_err error = dt_allreduce(c, &good, 1, DT_I64, DT_MIN, DT_AUTO);
+    if (error == DT_OK && !good) error = dti_fail(DT_ENOMEM, "trace: no memory for %zu intervals on some rank", capacity);
+    if (error != DT_OK) return dti_release(room), error;
+    c->trace_zero = dt_now();
+    c->trace = room;
+    return DT_OK;
+}
+
+typedef struct dti_trace_line { char name[32]; double start, end; } dti_trace_line;
+
+static void dti_trace_print(FILE *file, const dti_trace_line *line, int rank) {
+    char name[sizeof line->name];
+    for (size_t i = 0; i < sizeof name; ++i)                             /* nothing that JSON would have to escape */
+        name[i] = line->name[i] == '"' || line->name[i] == '\\' || (line->name[i] > 0 && line->name[i] < ' ') ? '_' : line->name[i];
+    fprintf(file, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank, line->start * 1e6,
+            (line->end - line->start) * 1e6);
+}
+
+/* One rank's intervals, a few hundred a message, to rank 0. file NULL: they are taken, and thrown away. */
+static dt_err dti_trace_gather(dt_comm *c, int rank, const dti_interval *trace, uint64_t count, FILE *file) {
+    enum { MANY = 256 };
+    dti_trace_line line[MANY];
+    if (rank > 0 && c->rank == rank) DT_TRY(dt_send(c, &count, sizeof count, 0, 1));
+    if (rank > 0 && c->rank == 0)    DT_TRY(dt_recv(c, &count, sizeof count, rank, 1));
+    for (uint64_t at = 0; at < count; at += MANY) {
+        size_t n = count - at < MANY ? (size_t)(count - at) : MANY;
+        for (size_t i = 0; i < n && c->rank == rank; ++i) {
+            line[i] = (dti_trace_line){ .start = trace[at + i].start - c->trace_zero, .end = trace[at + i].end - c->trace_zero };
+            dti_add_text(line[i].name, sizeof line[i].name, trace[at + i].name);
+        }
+        if (rank > 0 && c->rank == rank) DT_TRY(dt_send(c, line, n * sizeof *line, 0, 1));
+        if (rank > 0 && c->rank == 0)    DT_TRY(dt_recv(c, line, n * sizeof *line, rank, 1));
+        for (size_t i = 0; i < n && c->rank == 0 && file; ++i) dti_trace_print(file, &line[i], rank);
+    }
+    return DT_OK;
+}
+
+DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
+    dti_interval *trace = c->trace;
+    FILE *file = c->rank == 0 ? fopen(path, "w") : NULL;
+    int64_t failed = c->rank == 0 && !file;
+    dt_err error = DT_OK;
+    c->trace = NULL;                                                     /* what follows is not to be recorded */
+    if (file) fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"dtrain\"}}");
+    for (int r = 0; r < c->size && error == DT_OK; ++r) {
+        if (file) fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"args\":{\"name\":\"rank %d, %s\"}}", r, r, c->host[r]);
+        if (c->rank == 0 || c->rank == r) error = dti_trace_gather(c, r, trace, r == c->rank && trace ? c->traced : 0, file);
+    }
+    if (file) {
+        fprintf(file, "\n]}\n");
+        failed = ferror(file) != 0;
+        failed = fclose(file) != 0 || failed;
+    }
+    c->trace = trace;
+    if (error == DT_OK) error = dt_allreduce(c, &failed, 1, DT_I64, DT_MAX, DT_AUTO);
+    if (error == DT_OK && failed) error = dti_fail(DT_EIO, "%s: cannot write the trace", path);
+    return error;
+}
 #endif /* DTI_IMPLEMENT */
 /* ==== [S9.1] Stroke font ==================================================
    Our own font, drawn with one pen: every glyph is a few strokes, which the caller thickens. The charts [S12] write
@@ -4048,7 +5160,8 @@ static const dti_glyph dti_glyphs[] = {
     { '|',  30, "M15 112 15 -22" },
     { '}',  46, "M8 110 Q24 110 24 94 24 62 Q24 45 38 45 Q24 45 24 28 24 -4 Q24 -20 8 -20" },
     { '~',  76, "M8 38 Q10 57 23 57 Q31 57 38 48 Q45 39 53 39 Q66 39 68 58" },
-    /* Beyond ASCII only what a chart says: degree, plus-minus, middle dot, times, mu, alpha, beta, dashes, bounds. */
+    /* Beyond ASCII only what a chart says: degree, plus-minus, middle dot, times, mu, alpha, beta,
+       dashes, apostrophe, dots, arrow, minus, about, bounds. */
     { 0x00b0, 44, "M22 100 Q8 100 8 85 Q8 70 22 70 Q36 70 36 85 Q36 100 22 100" },
     { 0x00b1, 76, "M38 88 38 32 M8 60 68 60 M8 14 68 14" },
     { 0x00b5, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
@@ -4059,7 +5172,11 @@ static const dti_glyph dti_glyphs[] = {
     { 0x03bc, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
     { 0x2013, 66, "M6 42 60 42" },
     { 0x2014, 106, "M6 42 100 42" },
+    { 0x2019, 28, "M14 100 14 94 Q13 84 8 79" },
+    { 0x2026, 90, "M15 0 15 5 M45 0 45 5 M75 0 75 5" },
+    { 0x2192, 96, "M8 42 88 42 M64 62 88 42 64 22" },
     { 0x2212, 76, "M8 48 68 48" },
+    { 0x2248, 76, "M8 54 Q10 73 23 73 Q31 73 38 64 Q45 55 53 55 Q66 55 68 74 M8 24 Q10 43 23 43 Q31 43 38 34 Q45 25 53 25 Q66 25 68 44" },
     { 0x2264, 76, "M66 92 10 60 66 28 M10 8 66 8" },
     { 0x2265, 76, "M10 92 66 60 10 28 M10 8 66 8" },
 };
@@ -4953,23 +6070,22 @@ static bool dti_detach_score(dt_net *net) {
     return slot[3] > 0;
 }
 
-/* Sums gradients and scores; *stop becomes true on every rank if it was on any. */
-static dt_err dti_sum_gradients(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool *stop) {
-    if (dt_comm_size(comm) == 1) return DT_OK;
-    const size_t n = net->count + DTI_SCORE;
-    dti_attach_score(net, *stop);
-    if (net->desc.float_sums) DT_TRY(dt_allreduce(comm, net->grad, n, DT_F32, DT_SUM, algorithm));
-    else {
-        DT_TRY(dt_allreduce(comm, net->fixed, n, DT_I64, DT_SUM, algorithm));
-        dt_fixed_to_float(net->grad, net->fixed, net->count);
-    }
-    *stop = dti_detach_score(net);
-    return DT_OK;
+static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from, size_t to, dt_request *request) {
+    dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
+    if (net->desc.float_sums) { desc.buf = net->grad + from; desc.type = DT_F32; }
+    else { desc.buf = net->fixed + from; desc.type = DT_I64; }
+    return dt_allreduce_start(comm, &desc, request);
 }
 
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
-    bool stop = false;
-    return dti_sum_gradients(net, comm, DT_AUTO, &stop);
+    dt_request request;
+    if (dt_comm_size(comm) == 1) return DT_OK;
+    dti_attach_score(net, false);
+    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, net->count + DTI_SCORE, &request));
+    DT_TRY(dt_allreduce_wait(comm, &request));
+    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->count);
+    dti_detach_score(net);
+    return DT_OK;
 }
 
 DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
@@ -5037,7 +6153,13 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
 
 /* Every step takes one global batch, whatever the number of ranks: each rank
    does its lane groups, gradients are summed, every rank takes the same step.
-   With exact sums the parameters have the same bits for 1 rank and for 100. */
+   With exact sums the parameters have the same bits for 1 rank and for 100.
+
+   Gradients become final from the last layer to the first, so their sums can
+   travel while earlier layers still compute (Li et al. 2020, "PyTorch
+   Distributed", call the pieces buckets). A bucket is started once it holds
+   bucket_bytes; since parameters lie in layer order, buckets are filled from
+   the end of the vector, and the step's score rides behind the first one. */
 #ifdef DTI_DECLARE
 /* What a trainer tells after every step (on every rank). */
 typedef struct dt_progress {
@@ -5055,12 +6177,14 @@ typedef struct dt_train_desc {
     uint32_t batch;            /* samples a step over all ranks (Hogwild: samples a worker's step) */
     uint64_t seed;             /* of shuffling and partition */
     dt_algorithm algorithm;    /* of the all-reduce; DT_AUTO is 0 */
-    uint32_t check_every;      /* compare the replicas every so many steps; 0: at the end of each epoch */
+    size_t bucket_bytes;       /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
+    uint32_t check_every;      /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
     bool (*on_step)(const dt_progress *progress, void *user); /* false asks to stop; NULL is allowed */
     void *user;
 } dt_train_desc;
 
+#define DT_BUCKET_BYTES ((size_t)1 << 20) /* a net as small as MNIST's then goes in one message, which is fastest */
 #define DT_MAX_EPOCHS_KEPT 256
 typedef struct dt_train_result {
     double seconds;            /* the slowest worker's, training alone */
@@ -5099,11 +6223,59 @@ static void dti_epoch_done(dt_train_result *result, double seconds) {
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) { return !d->on_step || d->on_step(p, d->user); }
 
+typedef struct dti_buckets {
+    dt_net *net;
+    dt_comm *comm;
+    dt_algorithm algorithm;
+    size_t floor;              /* bytes that start a bucket */
+    size_t low, high;          /* gradients that are final and not yet on their way */
+    int started;
+    dt_request request[32];
+} dti_buckets;
+
+static dt_err dti_bucket_start(dti_buckets *b) {
+    DT_TRY(dti_start_sum(b->net, b->comm, b->algorithm, b->low, b->high, &b->request[b->started]));
+    ++b->started;
+    b->high = b->low;
+    return DT_OK;
+}
+
+/* Called by dt_backward for each layer whose gradient is final. */
+static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
+    dti_buckets *b = user;
+    const size_t unit = b->net->desc.float_sums ? sizeof(float) : sizeof(int64_t);
+    bool done;
+    (void)count;
+    b->low = offset;
+    if ((b->high - b->low) * unit >= b->floor && b->started < 31) return dti_bucket_start(b);
+    return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK; /* moves all of them on */
+}
+
+static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
+    dt_net *net = b->net;
+    b->low = 0;
+    if (b->high > 0) DT_TRY(dti_bucket_start(b));
+    for (int i = 0; i < b->started; ++i) DT_TRY(dt_allreduce_wait(b->comm, &b->request[i]));
+    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->count);
+    *stop = dti_detach_score(net);
+    return DT_OK;
+}
+
+/* *stop becomes true on every rank if it was on any. */
 static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, const dt_batch *batch, bool *stop) {
+    const bool alone = dt_comm_size(comm) == 1;
+    dti_buckets b = { .net = net, .comm = comm, .algorithm = d->algorithm, .high = net->count + DTI_SCORE,
+                      .floor = d->bucket_bytes ? d->bucket_bytes : DT_BUCKET_BYTES };
     DT_TRY(dt_net_load(net, batch));
     DT_TRY(dt_forward(net));
-    DT_TRY(dt_backward(net));
-    DT_TRY(dti_sum_gradients(net, comm, d->algorithm, stop));
+    if (!alone) {
+        dti_attach_score(net, *stop);
+        dt_net_on_gradient(net, dti_bucket_fill, &b);
+    }
+    dt_err error = dt_backward(net);
+    dt_net_on_gradient(net, NULL, NULL);
+    DT_TRY(error);
+    if (!alone) DT_TRY(dti_bucket_wait(&b, stop));
     dt_optimizer_step(opt);
     return DT_OK;
 }
@@ -5123,7 +6295,7 @@ static dt_err dti_sync_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
         p->samples += batch.global_count;
         p->seconds = before + dt_now() - start;
         p->epoch_ended = p->step == p->steps;
-        if (d->check_every && p->step % d->check_every == 0) DT_TRY(dt_check_replicas(net, comm));
+        if (p->step % (d->check_every ? d->check_every : 100) == 0) DT_TRY(dt_check_replicas(net, comm));
         if (!dti_tell(d, p)) result->stopped = true;
     }
     result->stopped = stop || (result->stopped && dt_comm_size(comm) == 1);
@@ -5280,9 +6452,15 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    changes may be lost. The theory asks for sparse gradients, where that is
    rare; a dense convolutional net touches every number in every step. The
    staleness histogram says how many changes by others came between a worker's
-   copy and its own change. */
+   copy and its own change.
+
+   Two other ways to share stand beside it, to compare with: under a lock, where
+   no change is lost and a copy is never torn, but workers wait for each other;
+   and averaging once an epoch, where workers share nothing in between. */
 #ifdef DTI_DECLARE
 #ifdef DTRAIN_WITH_THREADS
+typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt_sharing;
+
 #define DT_STALENESS_BINS 64
 typedef struct dt_hogwild_result {
     dt_train_result train;
@@ -5293,6 +6471,9 @@ typedef struct dt_hogwild_result {
 /* dt_train_hogwild: `workers` threads, each on 1/workers of the data with its own clone of net and optimizer. The
    result ends in net. desc->batch is one worker's. on_step is called by worker 0 alone. */
 DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *desc, dt_hogwild_result *result);
+/* The same with a chosen way of sharing; dt_train_hogwild is DT_SHARE_FREE. */
+DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *desc,
+                              dt_hogwild_result *result);
 #endif
 #endif
 
@@ -5311,6 +6492,10 @@ typedef struct dti_hogwild { /* what the workers share */
     atomic_bool stop;
     atomic_int arrived;         /* the start line */
     int workers;
+    dt_sharing sharing;
+    pthread_mutex_t lock;       /* of values, when locked; of sum, when averaged */
+    int64_t *sum;               /* [count] exact sum of the workers' values */
+    atomic_int added, taken, cleared; /* by how many workers, since the start */
 } dti_hogwild;
 
 typedef struct dti_worker {
@@ -5349,13 +6534,47 @@ static void dti_hogwild_add(dti_hogwild *h, const float *change) {
 
 static dt_err dti_hogwild_step(dti_worker *w, const dt_batch *batch) {
     dti_hogwild *h = w->shared;
+    const bool locked = h->sharing == DT_SHARE_LOCKED;
+    if (h->sharing == DT_SHARE_AVERAGED) {
+        DT_TRY(dti_lone_step(w->net, batch));
+        dt_optimizer_step(w->opt);
+        return DT_OK;
+    }
+    if (locked) pthread_mutex_lock(&h->lock);
     uint64_t seen = atomic_load_explicit(&h->clock, memory_order_relaxed);
     dti_hogwild_read(h, w->net->values);
+    if (locked) pthread_mutex_unlock(&h->lock);
     DT_TRY(dti_lone_step(w->net, batch));
     dt_optimizer_change(w->opt, w->change);
+    if (locked) pthread_mutex_lock(&h->lock);
     dti_hogwild_add(h, w->change);
+    if (locked) pthread_mutex_unlock(&h->lock);
     uint64_t others = atomic_fetch_add_explicit(&h->clock, 1, memory_order_relaxed) - seen;
     ++w->staleness[others < DT_STALENESS_BINS ? others : DT_STALENESS_BINS - 1];
+    return DT_OK;
+}
+
+/* Waits until every worker has passed here as often; false if the run was stopped meanwhile. */
+static bool dti_meet(dti_hogwild *h, atomic_int *count, int rounds) {
+    atomic_fetch_add(count, 1);
+    while (atomic_load(count) < rounds * h->workers && !atomic_load(&h->stop)) sched_yield();
+    return atomic_load(count) >= rounds * h->workers;
+}
+
+/* Replaces every worker's values by their average; integer sums, so that the order of the workers does not matter. */
+static dt_err dti_hogwild_average(dti_worker *w, int round) {
+    dti_hogwild *h = w->shared;
+    const size_t n = w->net->count;
+    float *values = w->net->values;
+    pthread_mutex_lock(&h->lock);
+    size_t at = dt_fixed_add(h->sum, values, n, dt_fixed_limit((size_t)h->workers));
+    pthread_mutex_unlock(&h->lock);
+    if (at < n) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)values[at]);
+    if (!dti_meet(h, &h->added, round)) return DT_OK;
+    for (size_t i = 0; i < n; ++i) values[i] = (float)((double)h->sum[i] * DT_FIXED_UNIT / h->workers);
+    if (!dti_meet(h, &h->taken, round)) return DT_OK;
+    if (w->number == 0) memset(h->sum, 0, n * sizeof *h->sum);
+    dti_meet(h, &h->cleared, round);
     return DT_OK;
 }
 
@@ -5380,6 +6599,7 @@ static dt_err dti_hogwild_epoch(dti_worker *w, int epoch) {
             if (!dti_tell(h->desc, &all)) atomic_store_explicit(&h->stop, true, memory_order_relaxed);
         }
     }
+    if (h->sharing == DT_SHARE_AVERAGED) DT_TRY(dti_hogwild_average(w, epoch + 1));
     if (epoch < DT_MAX_EPOCHS_KEPT) w->epoch_seconds[epoch] = dt_now() - start;
     w->seconds += dt_now() - start;
     return DT_OK;
@@ -5448,28 +6668,51 @@ static dt_err dti_hogwild_threads(dti_hogwild *h, dti_worker *worker) {
     return failed ? dti_fail(DT_ENOMEM, "Hogwild: thread %d of %d could not be started", started, h->workers) : DT_OK;
 }
 
-DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *d, dt_hogwild_result *result) {
+/* Shared memory for the run, behind one another: the values, and the sum if workers average. */
+static dt_err dti_hogwild_init(dti_hogwild *h, const dt_net *net) {
+    h->pairs = (net->count + 1) / 2;
+    h->values = dti_alloc(h->pairs * sizeof *h->values);
+    h->sum = h->sharing == DT_SHARE_AVERAGED ? dti_alloc(net->count * sizeof *h->sum) : NULL;
+    if (!h->values || (h->sharing == DT_SHARE_AVERAGED && !h->sum)) return DT_ENOMEM;
+    memcpy((void *)(uintptr_t)h->values, net->values, net->count * sizeof(float)); /* no thread runs yet */
+    return pthread_mutex_init(&h->lock, NULL) ? dti_fail(DT_ENOMEM, "Hogwild: no lock") : DT_OK;
+}
+
+static dt_err dti_hogwild_train(dt_net *net, const dt_optimizer *opt, dti_hogwild *h, dti_worker *worker, dt_hogwild_result *result) {
+    for (int i = 0; i < h->workers; ++i) DT_TRY(dti_worker_init(&worker[i], h, i, net, opt));
+    DT_TRY(dti_hogwild_threads(h, worker));
+    for (int i = 0; i < h->workers; ++i)
+        if (worker[i].error != DT_OK) return dti_fail(worker[i].error, "%s", worker[i].error_text);
+    const void *end = h->sharing == DT_SHARE_AVERAGED ? worker[0].net->values : (void *)(uintptr_t)h->values;
+    memcpy(net->values, end, net->count * sizeof(float));
+    dti_hogwild_collect(result, worker, h);
+    return DT_OK;
+}
+
+DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *d,
+                              dt_hogwild_result *result) {
     memset(result, 0, sizeof *result);
     DT_TRY(dti_check_train(net, d));
     if (workers < 1 || workers > 1024) return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
-    if (d->batch > (uint32_t)net->desc.batch) return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch, net->desc.batch);
-    dti_hogwild shared = { .desc = d, .pairs = (net->count + 1) / 2, .workers = workers };
+    if (d->batch > (uint32_t)net->max_groups * DT_LANES)
+        return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch, net->max_groups * DT_LANES);
+    dti_hogwild shared = { .desc = d, .workers = workers, .sharing = sharing };
     dti_worker *worker = dti_alloc((size_t)workers * sizeof *worker);
-    shared.values = worker ? dti_alloc(shared.pairs * sizeof *shared.values) : NULL;
-    dt_err error = shared.values ? DT_OK : DT_ENOMEM;
-    for (int i = 0; i < workers && error == DT_OK; ++i) error = dti_worker_init(&worker[i], &shared, i, net, opt);
+    if (!worker) return DT_ENOMEM;
+    dt_err error = dti_hogwild_init(&shared, net);
     if (error == DT_OK) {
-        memcpy((void *)(uintptr_t)shared.values, net->values, net->count * sizeof(float)); /* no thread runs yet */
-        error = dti_hogwild_threads(&shared, worker);
-        for (int i = 0; i < workers && error == DT_OK; ++i)
-            if (worker[i].error != DT_OK) error = dti_fail(worker[i].error, "%s", worker[i].error_text);
-        memcpy(net->values, (void *)(uintptr_t)shared.values, net->count * sizeof(float));
-        dti_hogwild_collect(result, worker, &shared);
+        error = dti_hogwild_train(net, opt, &shared, worker, result);
+        pthread_mutex_destroy(&shared.lock);
     }
-    for (int i = 0; worker && i < workers; ++i) dti_worker_free(&worker[i]);
+    for (int i = 0; i < workers; ++i) dti_worker_free(&worker[i]);
     dti_release((void *)(uintptr_t)shared.values);
+    dti_release(shared.sum);
     dti_release(worker);
     return error;
+}
+
+DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *d, dt_hogwild_result *result) {
+    return dt_train_shared(net, opt, workers, DT_SHARE_FREE, d, result);
 }
 #endif
 
@@ -6050,7 +7293,8 @@ DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc) {
     if (d->machine) dt_machine_caption(machine, sizeof machine);
     const size_t room = (d->caption ? strlen(d->caption) : 0) + sizeof machine + 4;
     c->caption = dti_keep(c, NULL, room);
-    if (c->caption) snprintf(c->caption, room, "%s%s%s", d->caption ? d->caption : "", d->caption && *d->caption && *machine ? "\n" : "", machine);
+    const char *said = d->caption ? d->caption : "";
+    if (c->caption) snprintf(c->caption, room, "%s%s%s", said, *said && *machine ? "\n" : "", machine);
     if (d->width < 0 || d->height < 0 || d->width > 8192 || d->height > 8192)
         dti_chart_fail(c, dti_fail(DT_EARG, "chart: a canvas of %d x %d pixels; 1 to 8192 each way", d->width, d->height));
     return c;
@@ -6289,13 +7533,27 @@ static void dti_marker(dt_chart *c, float x, float y, float r, int index) {
 /* Sizes are cap heights in pixels. A line of text stands in a box from 1.1 sizes above its baseline to 0.4 below; lines
    are 1.75 sizes apart. Every text drawn leaves its box in c->texts, so that later labels can keep away from it and
    dt_chart_check can prove that all of them did. */
-typedef struct dti_pen { float size, weight, angle; uint32_t colour; bool halo; } dti_pen; /* weight, size: stroke width; angle: radians, counter-clockwise */
-typedef struct dti_paragraph { const char *text; float size, width, height; int lines; size_t from[DTI_LINES], bytes[DTI_LINES]; } dti_paragraph;
+typedef struct dti_pen {
+    float size, weight;     /* a stroke is weight * size thick */
+    float angle;            /* counter-clockwise, in radians */
+    uint32_t colour;
+    bool halo;              /* white around the letters, where they must stand on data */
+} dti_pen;
+
+typedef struct dti_paragraph {
+    const char *text;
+    float size, width, height;
+    int lines;
+    size_t from[DTI_LINES], bytes[DTI_LINES];
+} dti_paragraph;
+
+#define DTI_UPRIGHT 1.5707963f  /* the angle of text that reads upward */
 
 /* The rectangle w x h with its upper left corner at (x,y), turned counter-clockwise about that corner. */
 static dti_box dti_box_at(float x, float y, float w, float h, float angle) {
     const float dx = cosf(angle), dy = -sinf(angle); /* along the text; down is (-dy, dx) */
-    return (dti_box){ { { x, y }, { x + w * dx, y + w * dy }, { x + w * dx - h * dy, y + w * dy + h * dx }, { x - h * dy, y + h * dx } } };
+    const float ex = x + w * dx, ey = y + w * dy;
+    return (dti_box){ { { x, y }, { ex, ey }, { ex - h * dy, ey + h * dx }, { x - h * dy, y + h * dx } } };
 }
 
 /* True if two boxes share a point: no edge of either separates them by more than `slack` overlap. */
@@ -6472,9 +7730,8 @@ static double dti_round_step(double least) {
 
 /* Makes the range sound: not empty, not a point, 0 included where the values come near enough to it. */
 static void dti_axis_range(dti_chart_axis *a, double given_lo, double given_hi, bool zero) {
-    const bool given = (given_lo != 0 || given_hi != 0) && given_lo < given_hi && dti_axis_has(a, given_lo) && dti_axis_has(a, given_hi);
-    const bool log = a->scale != DT_LINEAR;
-    if (given) { a->lo = given_lo; a->hi = given_hi; return; }
+    const bool log = a->scale != DT_LINEAR; /* nothing given is 0 and 0, which is no range */
+    if (given_lo < given_hi && dti_axis_has(a, given_lo) && dti_axis_has(a, given_hi)) { a->lo = given_lo; a->hi = given_hi; return; }
     if (!(a->lo <= a->hi)) { a->lo = log ? 1 : 0; a->hi = log ? 10 : 1; }
     if (log) {
         if (!(a->hi > 1.5 * a->lo)) { a->lo /= 2; a->hi *= 2; }
@@ -6525,28 +7782,28 @@ static void dti_axis_ticks(dti_chart_axis *a, const double *given, size_t n) {
 static void dti_tick_text(const dti_chart_axis *a, double v, char out[32]) {
     static const char *const si[] = { "p", "n", "µ", "m", "", "k", "M", "G", "T" };
     static const char *const bytes[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    const bool seconds = a->format == DT_TICKS_SECONDS, percent = a->format == DT_TICKS_PERCENT;
     if (fabs(v) < 1e-9 * fabs(a->step)) v = 0;
-    const bool plain = a->format == DT_TICKS_PLAIN && (fabs(v) >= 1e6 || (v != 0 && fabs(v) < 1e-3));
     if (a->format == DT_TICKS_BYTES) {
         int k = 0;
         while (fabs(v) >= 1024 && k < 4) { v /= 1024; ++k; }
         snprintf(out, 32, "%.4g %s", v, bytes[k]);
-    } else if (a->format == DT_TICKS_SI || a->format == DT_TICKS_SECONDS || plain) {
+    } else if (a->format == DT_TICKS_SI || seconds || (!percent && (fabs(v) >= 1e6 || (v != 0 && fabs(v) < 1e-3)))) {
         int k = 4;
-        while (fabs(v) >= 999.9995 && k < (a->format == DT_TICKS_SECONDS ? 4 : 8)) { v /= 1000; ++k; }
+        while (fabs(v) >= 999.9995 && k < (seconds ? 4 : 8)) { v /= 1000; ++k; }
         while (v != 0 && fabs(v) < 0.9999995 && k > 0) { v *= 1000; --k; }
-        snprintf(out, 32, "%.4g%s%s%s", v, k != 4 || a->format == DT_TICKS_SECONDS ? " " : "", si[k], a->format == DT_TICKS_SECONDS ? "s" : "");
+        snprintf(out, 32, "%.4g%s%s%s", v, k != 4 || seconds ? " " : "", si[k], seconds ? "s" : "");
     } else {
-        const double shown = a->format == DT_TICKS_PERCENT ? 100 * v : v, step = a->format == DT_TICKS_PERCENT ? 100 * a->step : a->step;
-        int decimals = 0;
-        while (decimals < 6 && step > 0 && fabs(step * pow(10, decimals) - floor(step * pow(10, decimals) + 0.5)) > 1e-6 * step * pow(10, decimals)) ++decimals;
-        if (step > 0) snprintf(out, 32, "%.*f", decimals, shown); else snprintf(out, 32, "%.6g", shown);
+        const double shown = percent ? 100 * v : v;
+        int decimals = 0; /* as many as the step between ticks has */
+        for (double step = percent ? 100 * a->step : a->step; decimals < 6 && fabs(step - floor(step + 0.5)) > 1e-6 * step; step *= 10) ++decimals;
+        if (a->step > 0) snprintf(out, 32, "%.*f", decimals, shown); else snprintf(out, 32, "%.6g", shown);
         const size_t digits = strspn(out, "0123456789"), n = strlen(out);
-        if (digits > 4 && n < 24) { /* 60000 -> 60,000 */
+        if (digits > (fabs(a->hi) >= 10000 ? 3 : 4) && n < 24) { /* 60000 -> 60,000 */
             memmove(out + digits - 2, out + digits - 3, n - digits + 4);
             out[digits - 3] = ',';
         }
-        if (a->format == DT_TICKS_PERCENT) strcat(out, "%");
+        if (percent) strcat(out, "%");
     }
 }
 
@@ -6580,9 +7837,9 @@ static void dti_layout_tag(dti_layout *l, const char *text, int index, bool bloc
 /* The values every item brings to the two axes. */
 static void dti_chart_ranges(dt_chart *c) {
     dti_chart_axis *x = &c->x, *y = &c->y;
-    *x = (dti_chart_axis){ .scale = c->bars ? DT_LINEAR : c->desc.x_scale, .format = c->desc.x_format, .lo = INFINITY, .hi = -INFINITY };
-    *y = (dti_chart_axis){ .scale = c->desc.y_scale, .format = c->desc.y_format, .lo = INFINITY, .hi = -INFINITY };
-    x->to = y->to = 1;
+    *x = (dti_chart_axis){ .scale = c->desc.x_scale, .format = c->desc.x_format, .lo = INFINITY, .hi = -INFINITY, .to = 1 };
+    *y = (dti_chart_axis){ .scale = c->desc.y_scale, .format = c->desc.y_format, .lo = INFINITY, .hi = -INFINITY, .to = 1 };
+    if (c->bars) x->scale = DT_LINEAR;
     bool from_zero = false, histogram = false;
     for (const dti_item *item = c->first; item; item = item->next) {
         if (item->kind == DTI_SERIES) {
@@ -6659,7 +7916,8 @@ static float dti_layout_tags(const dt_chart *c, dti_layout *l) {
         if (item->kind == DTI_HISTOGRAM) { dti_layout_tag(l, item->as.histogram.label, item->index, true, false); blocks = true; }
         if (item->kind != DTI_BARS || !item->as.bars.labels) continue;
         blocks = blocks || !item->as.bars.stacked;
-        for (size_t s = 0; s < item->as.bars.series; ++s) dti_layout_tag(l, item->as.bars.labels[s], item->index + (int)s, true, false);
+        for (size_t s = 0; s < item->as.bars.series; ++s)
+            dti_layout_tag(l, item->as.bars.labels[s], item->index + (int)s, true, false);
     }
     float widest = 0, height = 0;
     for (int i = 0; i < l->tags; ++i) {
@@ -6674,13 +7932,14 @@ static float dti_layout_tags(const dt_chart *c, dti_layout *l) {
 
 /* The legend, a row or more from (x,y) on; returns its height. Only measures if draw is false. */
 static float dti_legend(dt_chart *c, const dti_layout *l, float x, float y, float width, bool draw) {
-    const float swatch = 2.4f * l->size, gap = 1.8f * l->size, pitch = 2.1f * l->size;
-    float at = 0, row = 0;
+    const float swatch = 2.4f * l->size, gap = 1.8f * l->size;
+    float at = 0, row = 0, pitch = 2.1f * l->size;
     for (int i = 0; i < l->tags; ++i) {
         const dti_tag *t = &l->tag[i];
         const dti_paragraph p = dti_fit(t->text, l->size, width - 1.4f * swatch, 1.6f * l->size);
         const float lead = t->block ? 0.75f * swatch : 1.35f * swatch, need = lead + p.width;
-        if (at > 0 && at + need > width) { at = 0; row += pitch; }
+        if (at > 0 && at + need > width) { at = 0; row += pitch; pitch = 2.1f * l->size; }
+        pitch = fmaxf(pitch, p.height + 0.6f * l->size);
         if (draw) {
             const float mid = y + row + 0.65f * l->size, left = x + at;
             const uint32_t colour = dti_palette[t->index % DTI_COLOURS];
@@ -6758,7 +8017,8 @@ static void dti_chart_layout(dt_chart *c, dti_layout *l, bool axes) {
 static void dti_draw_frame(dt_chart *c, const dti_layout *l, bool axes) {
     const float u = c->unit, m = l->margin, w = (float)c->w - 2 * m;
     const dti_pen bold = { .weight = 0.15f, .colour = dti_black }, quiet = { .weight = 0.1f, .colour = dti_grey };
-    const dti_pen plain = { .weight = 0.1f, .colour = dti_black }, turned = { .weight = 0.1f, .angle = 1.5707963f, .colour = dti_black };
+    const dti_pen plain = { .weight = 0.1f, .colour = dti_black };
+    const dti_pen turned = { .weight = 0.1f, .colour = dti_black, .angle = DTI_UPRIGHT };
     float y = m;
     dti_put_paragraph(c, &l->title, m, y, w, 0, &bold);
     y += l->title.height + (l->title.lines ? 9 * u : 0);
@@ -6817,9 +8077,9 @@ static void dti_draw_axes(dt_chart *c, const dti_layout *l) {
     for (size_t g = 0; c->bars && g < c->bars->groups; ++g) {
         const dti_paragraph name = dti_group_name(c, l, g);
         const float at = dti_axis_at(&c->x, (double)g), share = (p[2] - p[0]) / (float)c->bars->groups;
-        const dti_pen turned = { .weight = 0.1f, .angle = 1.5707963f, .colour = dti_black }, flat = { .weight = 0.1f, .colour = dti_black };
-        if (l->upright) dti_put_paragraph(c, &name, at - name.height / 2, p[3] + 8 * u + name.width, name.width, 1, &turned);
-        else dti_put_paragraph(c, &name, at - share / 2, p[3] + 8 * u, share, 0.5f, &flat);
+        const dti_pen black = { .weight = 0.1f, .colour = dti_black, .angle = l->upright ? DTI_UPRIGHT : 0 };
+        if (l->upright) dti_put_paragraph(c, &name, at - name.height / 2, p[3] + 8 * u + name.width, name.width, 1, &black);
+        else dti_put_paragraph(c, &name, at - share / 2, p[3] + 8 * u, share, 0.5f, &black);
     }
 }
 
@@ -6843,16 +8103,19 @@ static void dti_label_shade(dt_chart *c, const dt_shade *s, float size) {
     dti_paragraph chosen = { 0 };
     for (int k = 0; k < 14; ++k) {
         const bool upright = k >= 8;
-        const float angle = upright ? 1.5707963f : 0;
+        const float angle = upright ? DTI_UPRIGHT : 0;
         const dti_paragraph q = dti_wrap(s->label, size, upright ? p[3] - p[1] - 2 * pad : b - a - 2 * pad);
-        const float spare_x = b - a - 2 * pad - (upright ? q.height : q.width), spare_y = p[3] - p[1] - 2 * pad - (upright ? q.width : q.height);
+        const float spare_x = b - a - 2 * pad - (upright ? q.height : q.width);
+        const float spare_y = p[3] - p[1] - 2 * pad - (upright ? q.width : q.height);
         const float side = k & 1 ? 1.0f : 0.0f, down = upright ? (float)((k - 8) / 2) / 2 : (float)(k / 2) / 3;
         const float x = a + pad + side * spare_x, y = p[1] + pad + down * spare_y + (upright ? q.width : 0);
         const dti_box box = dti_box_at(x, y, q.width, q.height, angle);
-        const float cost = dti_box_cost(c, &box) + (float)k + (spare_x < 0 || spare_y < 0 ? 1e6f : 0) + (!upright && dti_breaks_words(&q) ? 1e6f : 0);
+        const bool ill = spare_x < 0 || spare_y < 0 || (!upright && dti_breaks_words(&q));
+        const float cost = dti_box_cost(c, &box) + (float)k + (ill ? 1e6f : 0);
         if (cost < best) { best = cost; bx = x; by = y; b_angle = angle; chosen = q; }
     }
-    dti_put_paragraph(c, &chosen, bx, by, chosen.width, 0, &(dti_pen){ .weight = 0.1f, .angle = b_angle, .colour = dti_grey, .halo = best >= 20 });
+    const dti_pen pen = { .weight = 0.1f, .angle = b_angle, .colour = dti_grey, .halo = best >= 20 };
+    dti_put_paragraph(c, &chosen, bx, by, chosen.width, 0, &pen);
 }
 
 enum { DTI_REFERENCE_POINTS = 257 };
@@ -6880,27 +8143,35 @@ static void dti_draw_reference(dt_chart *c, const dt_reference *r) {
 }
 
 /* Its label, along it, above or below, wherever that costs least; the right end is liked best. Where the line is too
-   short for it, the label stays level and ends at the line. */
+   short or too crowded for it, the label stays level and ends at the line, or away from it with a hair line between. */
 static void dti_label_reference(dt_chart *c, const dt_reference *r, float size) {
-    float point[2 * DTI_REFERENCE_POINTS], best = INFINITY, bx = 0, by = 0, b_angle = 0;
+    float point[2 * DTI_REFERENCE_POINTS], best = INFINITY, bx = 0, by = 0, b_angle = 0, b_away = 0;
+    int at = 0;
     dti_reference_path(c, r, point);
-    const dti_paragraph q = dti_wrap(r->label, size, 0.9f * (c->plot[2] - c->plot[0]));
-    for (int k = 0; k < 4 * DTI_REFERENCE_POINTS; ++k) {
-        const int i = k / 4;
-        const bool below = k & 1, level = k & 2;
-        const float *p = &point[2 * i];
+    const dti_paragraph q = dti_fit(r->label, size, 0.9f * (c->plot[2] - c->plot[0]), 0.3f * (c->plot[3] - c->plot[1]));
+    for (int k = 0; k < 8 * DTI_REFERENCE_POINTS; ++k) {
+        const int i = k / 8;
+        const bool below = k & 1;
+        const float away = k & 4 ? (k & 2 ? 70.0f : 35.0f) * c->unit : 0, *p = &point[2 * i];
+        const bool level = (k & 2) != 0 || away > 0;
         int j = i; /* the other end of the chord below the label, which starts (or, level, ends) at point i */
         while (!level && j < DTI_REFERENCE_POINTS && !(hypotf(point[2 * j] - p[0], point[2 * j + 1] - p[1]) >= q.width)) ++j;
         if (j >= DTI_REFERENCE_POINTS || !(p[1] < INFINITY) || !(point[2 * j + 1] < INFINITY)) continue;
         const float angle = level ? 0 : -atan2f(point[2 * j + 1] - p[1], point[2 * j] - p[0]);
-        const float off = below ? 0.25f * size : -q.height - 0.15f * size; /* the box has air above the letters */
+        const float off = below ? 0.25f * size + away : -q.height - 0.15f * size - away; /* the box has air above the letters */
         const float x = p[0] + off * sinf(angle) - (level ? q.width : 0), y = p[1] + off * cosf(angle);
         const dti_box box = dti_box_at(x, y, q.width, q.height, angle);
-        const float cost = dti_box_cost(c, &box) + 0.05f * (float)(DTI_REFERENCE_POINTS - i) + (below ? 8.0f : 0) + (level ? 400.0f : 0);
-        if (cost < best) { best = cost; bx = x; by = y; b_angle = angle; }
+        const float taste = 0.05f * (float)(DTI_REFERENCE_POINTS - i) + (below ? 8.0f : 0) + (level ? 100.0f : 0) + 3 * away;
+        const float cost = dti_box_cost(c, &box) + taste;
+        if (cost < best) { best = cost; bx = x; by = y; b_angle = angle; b_away = below ? away : -away; at = i; }
     }
-    const dti_pen pen = { .weight = 0.1f, .angle = b_angle, .colour = dti_grey, .halo = best >= 40 && best < 400 };
-    if (best < INFINITY) dti_put_paragraph(c, &q, bx, by, q.width, 0, &pen);
+    if (!(best < INFINITY)) return;
+    if (fabsf(b_away) > 0) {
+        dti_mask_line(c, point[2 * at] - size, point[2 * at + 1], point[2 * at] - size, point[2 * at + 1] + b_away, 0.45f * c->unit);
+        dti_ink(c, dti_grey, 0.8f);
+    }
+    const dti_pen pen = { .weight = 0.1f, .angle = b_angle, .colour = dti_grey, .halo = best >= 400 };
+    dti_put_paragraph(c, &q, bx, by, q.width, 0, &pen);
 }
 
 static void dti_error_bar(dt_chart *c, float x, double lo, double hi, uint32_t colour) {
@@ -6923,7 +8194,7 @@ static void dti_draw_series(dt_chart *c, const dt_series *s, int index, int pass
             point[2 * i + 1] = dti_axis_at(&c->y, s->y[i]);
         }
         const bool dashed = s->style == DT_LINE_DASHED;
-        dti_mask_path(c, point, s->n, (dashed ? 1.0f : 1.4f) * c->unit, dashed ? 7 * c->unit : 0);
+        dti_mask_path(c, point, s->n, (s->n > 200 ? 0.8f : dashed ? 1.0f : 1.4f) * c->unit, dashed ? 7 * c->unit : 0);
         dti_ink(c, colour, 1);
         dti_release(point);
     }
@@ -6937,7 +8208,8 @@ static void dti_draw_series(dt_chart *c, const dt_series *s, int index, int pass
 }
 
 static void dti_draw_bars(dt_chart *c, const dt_bars *b, int index) {
-    const float slot = (c->plot[2] - c->plot[0]) / (float)c->bars->groups, foot = dti_axis_at(&c->y, c->y.scale == DT_LINEAR ? 0 : c->y.lo);
+    const float slot = (c->plot[2] - c->plot[0]) / (float)c->bars->groups;
+    const float foot = dti_axis_at(&c->y, c->y.scale == DT_LINEAR ? 0 : c->y.lo);
     const float fill = 0.74f * slot, wide = b->stacked ? 0.8f * fill : fill / (float)b->series;
     for (size_t g = 0; g < b->groups; ++g) {
         double sum = 0;
@@ -6947,7 +8219,8 @@ static void dti_draw_bars(dt_chart *c, const dt_bars *b, int index) {
             const float from = b->stacked && s ? dti_axis_at(&c->y, sum) : foot, to = dti_axis_at(&c->y, b->stacked ? sum + v : v);
             if (!(to < INFINITY)) continue;
             sum += v;
-            const float gap = b->series > 1 && !b->stacked ? 0.05f * wide : 0, seam = b->stacked && fabsf(from - to) > 3 ? 0.5f * c->unit : 0;
+            const float gap = b->series > 1 && !b->stacked ? 0.05f * wide : 0;
+            const float seam = b->stacked && fabsf(from - to) > 3 ? 0.5f * c->unit : 0;
             dti_mask_rect(c, left + gap, from - seam, left + wide - gap, to + (s + 1 < b->series ? seam : 0));
             dti_ink(c, dti_palette[(index + (int)s) % DTI_COLOURS], 1);
             if (b->y_min) dti_error_bar(c, left + wide / 2, b->y_min[s * b->groups + g], b->y_max[s * b->groups + g], dti_black);
@@ -6964,13 +8237,14 @@ static void dti_label_bars(dt_chart *c, const dt_bars *b, float size) {
             double v = b->stacked ? 0 : b->y[s * b->groups + g];
             for (size_t k = 0; k < b->series && b->stacked; ++k) v += isfinite(b->y[k * b->groups + g]) ? b->y[k * b->groups + g] : 0;
             const double tip = b->y_max ? fmax(v, b->y_max[s * b->groups + g]) : v;
-            const float mid = dti_axis_at(&c->x, (double)g) + (b->stacked ? 0 : ((float)s + 0.5f) * wide - fill / 2), top = dti_axis_at(&c->y, tip);
+            const float mid = dti_axis_at(&c->x, (double)g) + (b->stacked ? 0 : ((float)s + 0.5f) * wide - fill / 2);
+            const float top = dti_axis_at(&c->y, tip);
             char text[32];
             if (!(top < INFINITY)) continue;
             snprintf(text, sizeof text, fabs(v) >= 1000 && fabs(v) < 1e6 ? "%.0f" : "%.3g", v);
             float width = dti_text_width(text, SIZE_MAX);
-            const float shrunk = fminf(size, 1.1f * wide / width);
-            const dti_pen pen = { .size = fmaxf(shrunk, fminf(7, size)), .weight = 0.1f, .colour = dti_black, .angle = shrunk < fminf(7, size) ? 1.5707963f : 0 };
+            const float shrunk = fminf(size, 1.1f * wide / width), least = fminf(7, size), angle = shrunk < least ? DTI_UPRIGHT : 0;
+            const dti_pen pen = { .size = fmaxf(shrunk, least), .weight = 0.1f, .angle = angle, .colour = dti_black };
             width *= pen.size;
             if (pen.angle > 0) dti_put(c, text, SIZE_MAX, mid + 0.5f * pen.size, top - 6 * c->unit, &pen);
             else dti_put(c, text, SIZE_MAX, mid - width / 2, top - 0.55f * pen.size, &pen);
@@ -6992,7 +8266,8 @@ static void dti_place_tags(dt_chart *c, dti_layout *l) {
             const double v = b->y[s * b->groups + b->groups - 1];
             if (b->labels[s] && at < l->tags) {
                 l->tag[at].x = c->plot[2] - 0.204f * (c->plot[2] - c->plot[0]) / (float)b->groups; /* see dti_draw_bars */
-                l->tag[at++].y = 0.5f * (dti_axis_at(&c->y, fmax(sum, c->y.lo)) + dti_axis_at(&c->y, fmax(sum + (isfinite(v) ? v : 0), c->y.lo)));
+                const float foot = dti_axis_at(&c->y, fmax(sum, c->y.lo)), top = dti_axis_at(&c->y, fmax(sum + (isfinite(v) ? v : 0), c->y.lo));
+                l->tag[at++].y = 0.5f * (foot + top);
             }
             sum += isfinite(v) ? v : 0;
         }
@@ -7003,16 +8278,17 @@ static void dti_place_tags(dt_chart *c, dti_layout *l) {
 static void dti_label_point(dt_chart *c, const dti_tag *t) {
     static const signed char side[8][2] = { { 1, 0 }, { 0, -1 }, { 0, 1 }, { -1, 0 }, { 1, -1 }, { 1, 1 }, { -1, -1 }, { -1, 1 } };
     const dti_pen pen = { .weight = 0.115f, .colour = dti_palette[t->index % DTI_COLOURS] };
-    float best = INFINITY, bx = 0, by = 0, far_x = 0, far_y = 0;
+    float best = INFINITY, bx = 0, by = 0, end_x = t->x, end_y = t->y;
     for (int k = 0; k < 32; ++k) {
         const float dx = side[k % 8][0], dy = side[k % 8][1], off = (9 + 20 * (float)(k / 8)) * c->unit;
         const float x = t->x + dx * off + (dx - 1) / 2 * t->p.width, y = t->y + dy * off + (dy - 1) / 2 * t->p.height;
         const dti_box box = dti_box_at(x, y, t->p.width, t->p.height, 0);
         const float cost = dti_box_cost(c, &box) + 5 * (float)k;
-        if (cost < best) { best = cost; bx = x; by = y; far_x = k < 8 ? 0 : dx * (off - 4 * c->unit); far_y = k < 8 ? 0 : dy * (off - 4 * c->unit); }
+        const float lead = k < 8 ? 0 : off - 4 * c->unit;
+        if (cost < best) { best = cost; bx = x; by = y; end_x = t->x + dx * lead; end_y = t->y + dy * lead; }
     }
-    if (far_x != 0 || far_y != 0) {
-        dti_mask_line(c, t->x, t->y, t->x + far_x, t->y + far_y, 0.45f * c->unit);
+    if (hypotf(end_x - t->x, end_y - t->y) > 0) {
+        dti_mask_line(c, t->x, t->y, end_x, end_y, 0.45f * c->unit);
         dti_ink(c, pen.colour, 0.7f);
     }
     dti_put_paragraph(c, &t->p, bx, by, t->p.width, 0, &pen);
@@ -7042,12 +8318,13 @@ static void dti_draw_tags(dt_chart *c, dti_layout *l) {
     for (int i = n; i-- > 0;) { order[i]->top = fminf(order[i]->top, limit - order[i]->p.height); limit = order[i]->top - gap; }
     for (int i = 0; i < n; ++i) {
         const dti_tag *t = order[i];
+        const dti_pen pen = { .weight = 0.115f, .colour = dti_palette[t->index % DTI_COLOURS] };
         const float mid = t->top + 0.5f * t->p.height - 0.1f * l->size, left = c->plot[2] + 14 * u;
         if (fabsf(mid - t->y) > 0.5f * l->size || t->block) { /* a thin line leads to a label that had to move */
             dti_mask_line(c, t->x + (t->block ? 2 : 7) * u, t->y, left - 4 * u, mid, 0.45f * u);
-            dti_ink(c, dti_palette[t->index % DTI_COLOURS], 0.7f);
+            dti_ink(c, pen.colour, 0.7f);
         }
-        dti_put_paragraph(c, &t->p, left, t->top, t->p.width, 0, &(dti_pen){ .weight = 0.115f, .colour = dti_palette[t->index % DTI_COLOURS] });
+        dti_put_paragraph(c, &t->p, left, t->top, t->p.width, 0, &pen);
     }
 }
 
@@ -7082,13 +8359,15 @@ static void dti_draw_images(dt_chart *c, const dt_images *m) {
         for (int y = 0; y < tile_h && top + y < c->h; ++y)
             for (int x = 0; x < tile_w && left + x < c->w; ++x)
                 for (int k = 0; k < 3; ++k) {
-                    const uint8_t value = source[(m->channels == 3 ? (size_t)k * plane : 0) + (size_t)(y / zoom * m->width + x / zoom)];
-                    c->rgb[3 * ((size_t)(top + y) * (size_t)c->w + (size_t)(left + x)) + (size_t)k] = (float)value / 255;
+                    const size_t from = (m->channels == 3 ? (size_t)k * plane : 0) + (size_t)(y / zoom * m->width + x / zoom);
+                    const size_t to = (size_t)(top + y) * (size_t)c->w + (size_t)(left + x);
+                    c->rgb[3 * to + (size_t)k] = (float)source[from] / 255;
                 }
         if (!m->captions) continue;
         const float room = (float)tile_w + gap * 0.5f;
         const dti_paragraph p = dti_wrap(m->captions[i], fmaxf(6, 10 * c->unit), room);
-        dti_put_paragraph(c, &p, fx - gap * 0.25f, (float)(top + tile_h) + 2 * c->unit, room, 0.5f, &(dti_pen){ .weight = 0.1f, .colour = dti_black });
+        const dti_pen black = { .weight = 0.1f, .colour = dti_black };
+        dti_put_paragraph(c, &p, fx - gap * 0.25f, (float)(top + tile_h) + 2 * c->unit, room, 0.5f, &black);
     }
 }
 
@@ -7138,7 +8417,8 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
         dti_layout l = { 0 };
         c->unit = fmaxf(0.5f, (float)c->w / 1200);
         dti_chart_layout(c, &l, false);
-        const float around = (float)c->h - (c->plot[3] - c->plot[1]), sheet = dti_sheet(c, &images->as.images, (float)c->w - 2 * l.margin, &caption, &columns, &zoom);
+        const float around = (float)c->h - (c->plot[3] - c->plot[1]);
+        const float sheet = dti_sheet(c, &images->as.images, (float)c->w - 2 * l.margin, &caption, &columns, &zoom);
         c->h = (int)fminf(8192, around + sheet + 4 * c->unit);
     }
     const size_t pixels = (size_t)c->w * (size_t)c->h;
@@ -7197,12 +8477,15 @@ DT_API dt_err dt_chart_check(dt_chart *c) {
     DT_TRY(dti_chart_draw(c));
     for (int i = 0; i < c->text_count; ++i) {
         const dti_text *t = &c->texts[i];
-        for (int k = 0; k < 4; ++k)
-            if (t->box.corner[k][0] < 0 || t->box.corner[k][1] < 0 || t->box.corner[k][0] > (float)c->w || t->box.corner[k][1] > (float)c->h)
+        for (int k = 0; k < 4; ++k) {
+            const float x = t->box.corner[k][0], y = t->box.corner[k][1];
+            if (x < 0 || y < 0 || x > (float)c->w || y > (float)c->h)
                 return dti_fail(DT_ESHAPE, "chart: text \"%s\" reaches (%.0f, %.0f), outside of the canvas of %d x %d",
-                                t->head, (double)t->box.corner[k][0], (double)t->box.corner[k][1], c->w, c->h);
+                                t->head, (double)x, (double)y, c->w, c->h);
+        }
         for (int j = 0; j < i; ++j)
-            if (dti_boxes_meet(&t->box, &c->texts[j].box, 0.5f)) return dti_fail(DT_ESHAPE, "chart: texts \"%s\" and \"%s\" overlap", c->texts[j].head, t->head);
+            if (dti_boxes_meet(&t->box, &c->texts[j].box, 0.5f))
+                return dti_fail(DT_ESHAPE, "chart: texts \"%s\" and \"%s\" overlap", c->texts[j].head, t->head);
     }
     return DT_OK;
 }
@@ -7247,22 +8530,31 @@ static void dti_csv_row(FILE *f, const char *series, const char *name, double x,
 static void dti_csv_item(FILE *f, const dti_item *item, double x_lo, double x_hi) {
     if (item->kind == DTI_SERIES) {
         const dt_series *s = &item->as.series;
-        for (size_t i = 0; i < s->n; ++i) dti_csv_row(f, s->label, NULL, s->x[i], s->y[i], s->y_min ? s->y_min[i] : NAN, s->y_max ? s->y_max[i] : NAN);
+        for (size_t i = 0; i < s->n; ++i)
+            dti_csv_row(f, s->label, NULL, s->x[i], s->y[i], s->y_min ? s->y_min[i] : NAN, s->y_max ? s->y_max[i] : NAN);
     } else if (item->kind == DTI_BARS) {
         const dt_bars *b = &item->as.bars;
-        for (size_t i = 0; i < b->groups * b->series; ++i)
-            dti_csv_row(f, b->labels ? b->labels[i / b->groups] : NULL, b->names ? b->names[i % b->groups] : NULL, (double)(i % b->groups),
+        for (size_t i = 0; i < b->groups * b->series; ++i) {
+            const size_t g = i % b->groups;
+            dti_csv_row(f, b->labels ? b->labels[i / b->groups] : NULL, b->names ? b->names[g] : NULL, (double)g,
                         b->y[i], b->y_min ? b->y_min[i] : NAN, b->y_max ? b->y_max[i] : NAN);
+        }
     } else if (item->kind == DTI_HISTOGRAM) {
-        for (size_t i = 0; i < item->as.histogram.bins; ++i) /* x is the middle of the bin */
-            dti_csv_row(f, item->as.histogram.label, NULL, item->as.histogram.from + item->as.histogram.step * ((double)i + 0.5), item->as.histogram.count[i], NAN, NAN);
-    } else if (item->kind == DTI_REFERENCE) {
+        for (size_t i = 0; i < item->as.histogram.bins; ++i) {
+            const double middle = item->as.histogram.from + item->as.histogram.step * ((double)i + 0.5);
+            dti_csv_row(f, item->as.histogram.label, NULL, middle, item->as.histogram.count[i], NAN, NAN);
+        }
+    } else if (item->kind == DTI_REFERENCE) { /* its two ends */
         const dt_reference *r = &item->as.reference;
         const bool whole = !(r->from != 0 || r->to != 0);
         const double x[2] = { whole ? x_lo : r->from, whole ? x_hi : r->to };
         for (int i = 0; i < 2; ++i) dti_csv_row(f, r->label, NULL, x[i], r->slope * x[i] + r->offset, NAN, NAN);
-    } else if (item->kind == DTI_IMAGES)
-        for (size_t i = 0; i < item->as.images.n; ++i) dti_csv_row(f, item->as.images.captions ? item->as.images.captions[i] : NULL, NULL, (double)i, NAN, NAN, NAN);
+    } else if (item->kind == DTI_IMAGES) {
+        for (size_t i = 0; i < item->as.images.n; ++i) {
+            const char *const *captions = item->as.images.captions;
+            dti_csv_row(f, captions ? captions[i] : NULL, NULL, (double)i, NAN, NAN, NAN);
+        }
+    }
 }
 
 DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {

@@ -21,48 +21,63 @@
 // 128, 10 epochs for the first two; Adam, batch 32, one epoch for Hogwild. Every one of them can be said on the command line.
 
 typedef struct settings {
-    const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report;
-    int threads, epochs, batch;
+    const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *algorithm_name;
+    int threads, epochs, batch, per_rank_batch, average_every, bucket;
     float lr, momentum;
     uint64_t seed;
-    bool quiet, float_sums;
+    bool quiet, float_sums, hogwild, adam;
+    dt_algorithm algorithm;
 } settings;
+
+static void refuse_nonsense(dt_comm *comm, const settings *s) {
+    if (!s->hogwild && strcmp(s->method, "sync") != 0 && strcmp(s->method, "psgd") != 0)
+        usage_error(comm, "ch12", "--method: sync, psgd or hogwild is needed");
+    if (!s->adam && strcmp(s->optimizer, "sgd") != 0) usage_error(comm, "ch12", "--optimizer: sgd or adam is needed");
+    if (s->adam && s->momentum >= 0.0f) usage_error(comm, "ch12", "--momentum goes with --optimizer sgd");
+    if (s->threads && dt_comm_size(comm) > 1) usage_error(comm, "ch12", "--threads runs in one process: start it without mpiexec");
+    if (s->threads > 1024) usage_error(comm, "ch12", "--threads: at most 1024");
+    if (s->batch > 1 << 20 || s->per_rank_batch > 1 << 20) usage_error(comm, "ch12", "--batch: at most 1048576");
+    if (s->batch && s->per_rank_batch) usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
+    if (s->average_every && strcmp(s->method, "psgd") != 0) usage_error(comm, "ch12", "--average-every goes with --method psgd");
+    if (s->hogwild && (s->float_sums || s->bucket || s->per_rank_batch || s->algorithm_name))
+        usage_error(comm, "ch12", "Hogwild has no sums over ranks: --float-sums, --bucket, --per-rank-batch and --algorithm say nothing to it");
+    if (s->save && strcmp(s->save, "") == 0) usage_error(comm, "ch12", "--save: a file name is needed");
+}
 
 static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
     *s = (settings){ .method = "sync", .data = "auto", .seed = 1234, .momentum = -1.0f };
     const option_desc options[] = {
         { "method", 's', &s->method, "sync|psgd|hogwild   default sync" },
-        { "threads", 'i', &s->threads, "N   Hogwild's workers, default 1" },
+        { "threads", 'i', &s->threads, "N   Hogwild's workers; for sync and psgd, threads as ranks instead of MPI; default 1" },
         { "data", 's', &s->data, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
         { "epochs", 'i', &s->epochs, "E   default 10, Hogwild 1" },
         { "batch", 'i', &s->batch, "B   samples a step, over all ranks; default 128. Hogwild: of each worker, default 32" },
+        { "per-rank-batch", 'i', &s->per_rank_batch, "B   instead: samples a step of each rank" },
         { "lr", 'f', &s->lr, "X   learning rate, default 0.01 for sgd, 0.001 for adam" },
         { "momentum", 'z', &s->momentum, "M   of sgd, default 0.5" },
         { "optimizer", 's', &s->optimizer, "sgd|adam   default sgd, Hogwild adam" },
         { "seed", 'u', &s->seed, "S   of initial values, shuffling, dropout; default 1234" },
+        { "algorithm", 's', &s->algorithm_name, "A   of the all-reduce: auto, naive, tree, ring, doubling, halving, mpi, shared" },
+        { "bucket", 'i', &s->bucket, "KB   of gradient that starts on its way while the rest is computed; default 1024" },
         { "float-sums", 'b', &s->float_sums, "    add gradients as floats: not the same bits for every number of ranks" },
+        { "average-every", 'i', &s->average_every, "H   psgd: average every H steps, default once at the end" },
         { "csv", 's', &s->csv, "FILE   append one row for this run" },
         { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
         { "save", 's', &s->save, "FILE   write the parameters as safetensors" },
         { "report", 's', &s->report, "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
         { "quiet", 'b', &s->quiet, "    print nothing but errors" },
     };
-    read_options(argc, argv, comm, "Trains the MNIST net on MPI ranks or on Hogwild threads.", options, sizeof options / sizeof *options);
-    const bool hogwild = strcmp(s->method, "hogwild") == 0;
-    if (!hogwild && strcmp(s->method, "sync") != 0 && strcmp(s->method, "psgd") != 0)
-        usage_error(comm, "ch12", "--method: sync, psgd or hogwild is needed");
-    if (!s->optimizer) s->optimizer = hogwild ? "adam" : "sgd";
-    const bool adam = strcmp(s->optimizer, "adam") == 0;
-    if (!adam && strcmp(s->optimizer, "sgd") != 0) usage_error(comm, "ch12", "--optimizer: sgd or adam is needed");
-    if (adam && s->momentum >= 0.0f) usage_error(comm, "ch12", "--momentum goes with --optimizer sgd");
-    if (!hogwild && s->threads) usage_error(comm, "ch12", "--threads goes with --method hogwild; start ranks with mpiexec -n");
-    if (hogwild && dt_comm_size(comm) > 1) usage_error(comm, "ch12", "Hogwild runs in one process: say --threads, not mpiexec -n");
-    if (s->threads > 1024) usage_error(comm, "ch12", "--threads: at most 1024");
-    if (s->batch > 1 << 20) usage_error(comm, "ch12", "--batch: at most 1048576");
+    read_options(argc, argv, comm, "Trains the MNIST net on MPI ranks or on threads.", options, sizeof options / sizeof *options);
+    s->hogwild = strcmp(s->method, "hogwild") == 0;
+    if (!s->optimizer) s->optimizer = s->hogwild ? "adam" : "sgd";
+    s->adam = strcmp(s->optimizer, "adam") == 0;
+    refuse_nonsense(comm, s);
+    if (s->algorithm_name && dt_algorithm_parse(s->algorithm_name, &s->algorithm) != DT_OK) usage_error(comm, "ch12", dt_error());
     if (!s->threads) s->threads = 1;
-    if (!s->epochs) s->epochs = hogwild ? 1 : 10;
-    if (!s->batch) s->batch = hogwild ? 32 : 128;
-    if (!(s->lr > 0.0f)) s->lr = adam ? 1e-3f : 0.01f;
+    if (!s->epochs) s->epochs = s->hogwild ? 1 : 10;
+    if (s->per_rank_batch) s->batch = s->per_rank_batch * (s->threads > 1 ? s->threads : dt_comm_size(comm));
+    if (!s->batch) s->batch = s->hogwild ? 32 : 128;
+    if (!(s->lr > 0.0f)) s->lr = s->adam ? 1e-3f : 0.01f;
     if (s->momentum < 0.0f) s->momentum = 0.5f;
 }
 
@@ -78,10 +93,12 @@ typedef struct run {
     uint64_t hash;
 } run;
 
+// A run's numbers: what training told, the score on the test images, and a hash of the parameters.
 static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_dataset *data, run *r) {
     bool show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2);
     const dt_train_desc desc = { .data = data, .epochs = s->epochs, .batch = (uint32_t)s->batch, .seed = s->seed,
-                                 .on_step = show_progress, .user = &show };
+                                 .algorithm = s->algorithm, .bucket_bytes = (size_t)s->bucket * 1024,
+                                 .average_every = (uint32_t)s->average_every, .on_step = show_progress, .user = &show };
     r->workers = dt_comm_size(comm);
     if (strcmp(s->method, "sync") == 0) return dt_train_sync(net, opt, comm, &desc, &r->train);
     if (strcmp(s->method, "psgd") == 0) return dt_train_psgd(net, opt, comm, &desc, &r->train);
@@ -114,7 +131,40 @@ static void print_run(const settings *s, const run *r, double images_per_second)
 
 // ## 12.3 From the command line to the row
 //
-// Everything a run needs was built in the chapters before; here it stands in the order in which it happens.
+// Everything a run needs was built in the chapters before; here it stands in the order in which it happens. A rank is an
+// MPI process or a thread of this one; run_rank cannot tell which.
+
+typedef struct job { const settings *s; const dt_dataset *training, *testing; bool stopped; } job;
+
+static dt_err finish(const job *j, dt_net *net, dt_comm *comm, run *r) {
+    const settings *s = j->s;
+    const double images_per_second = r->train.seconds > 0.0 ? (double)r->train.samples / r->train.seconds : 0.0;
+    DT_TRY(dt_evaluate(net, j->testing, comm, &r->test));
+    r->hash = dt_net_hash(net);
+    if (dt_comm_rank(comm) != 0) return DT_OK;
+    DT_TRY(write_rows(s, j->training->name, r, images_per_second));
+    if (s->save) DT_TRY(dt_save(net, s->save));
+    if (!s->quiet) print_run(s, r, images_per_second);
+    return DT_OK;
+}
+
+static dt_err run_rank(dt_comm *comm, void *arg) {
+    job *j = arg;
+    const settings *s = j->s;
+    dt_net *net = mnist_net(j->training->classes);
+    dt_err error = dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed, .float_sums = s->float_sums });
+    dt_optimizer *opt = error != DT_OK ? NULL
+        : s->adam ? dt_adam(net, &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
+                  : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr, .momentum = s->momentum });
+    if (error == DT_OK && !opt) error = DT_EARG;
+    run r = { .workers = 1 };
+    if (error == DT_OK) error = train(s, net, opt, comm, j->training, &r);
+    if (error == DT_OK) error = finish(j, net, comm, &r);
+    if (dt_comm_rank(comm) == 0) j->stopped = r.train.stopped;
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return error;
+}
 
 int main(int argc, char **argv) {
     settings s;
@@ -130,29 +180,10 @@ int main(int argc, char **argv) {
     load_data(comm, s.data, "ch12", &training, &testing);
     if (!s.quiet) print_machine(comm, &training, s.threads);
     end_cleanly_on_signals();
-
-    dt_net *net = mnist_net(training.classes);
-    check(comm, dt_net_build(net, &(dt_build_desc){ .batch = s.batch, .seed = s.seed, .float_sums = s.float_sums }));
-    dt_optimizer *opt = strcmp(s.optimizer, "adam") == 0
-        ? dt_adam(net, &(dt_adam_desc){ .lr = s.lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
-        : dt_sgd(net, &(dt_sgd_desc){ .lr = s.lr, .momentum = s.momentum });
-    if (!opt) die(comm);
-
-    run r = { .workers = 1 };
-    check(comm, train(&s, net, opt, comm, &training, &r));
-    check(comm, dt_evaluate(net, &testing, comm, &r.test));
-    r.hash = dt_net_hash(net);
-
-    const double images_per_second = r.train.seconds > 0.0 ? (double)r.train.samples / r.train.seconds : 0.0;
-    if (dt_comm_rank(comm) == 0) {
-        check(comm, write_rows(&s, training.name, &r, images_per_second));
-        if (s.save) check(comm, dt_save(net, s.save));
-        if (!s.quiet) print_run(&s, &r, images_per_second);
-    }
-    dt_optimizer_free(opt);
-    dt_net_free(net);
+    job j = { .s = &s, .training = &training, .testing = &testing };
+    check(comm, s.threads > 1 && !s.hogwild ? dt_run_ranks(s.threads, run_rank, &j) : run_rank(comm, &j));
     dt_dataset_free(&training);
     dt_dataset_free(&testing);
     dt_comm_free(comm);
-    return r.train.stopped ? 130 : 0;
+    return j.stopped ? 130 : 0;
 }
