@@ -54,9 +54,25 @@ experiment: ch12
 	-@sh chapters/get_data.sh
 	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
 
+# ---- Every chapter on small settings, compared with what its head says it prints.
+check: $(CHAPTERS)
+	@MPIEXEC="$(MPIEXEC)" sh chapters/check.sh
+
+# ---- Pictures of the chapters, from this machine. The first ones also time kernels, so they keep to one core.
+figures: $(CHAPTERS)
+	./ch01 && ./ch02 && taskset -c 0 ./ch03 && ./ch05 && taskset -c 0 ./ch06
+
+# ---- Kernels against the machine's peak, and a training step by layer.
+bench: build/bench
+	taskset -c 0 ./build/bench
+
+build/bench: tests/bench.c dtrain.h
+	@mkdir -p build
+	$(CC) $(CFLAGS) -DDTRAIN_WITH_CHARTS -o $@ tests/bench.c $(LDLIBS)
+
 clean:
 	rm -rf build $(CHAPTERS) $(EXAMPLES)
 
 -include tests/tests.mk
 
-.PHONY: all deps data experiment clean
+.PHONY: all deps data experiment check figures bench clean

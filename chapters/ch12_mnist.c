@@ -4,6 +4,10 @@
 // New since ch11   nothing in the library: this program only puts the chapters together
 // Run              make ch12 && mpiexec -n 2 ./ch12 --epochs 1
 //                  make experiment                     (all of it: P = 1..5, N = 1..5, the tables and the charts)
+// Check            mpiexec -n 2 ./ch12 --data synthetic --epochs 1
+//
+//~ workers  <num> ranks (MPI), <num> thread each, on <num> cores
+//~ sync     <num> workers  <num> epoch  <num> s  <num> images/s  train loss <num>  test loss <num>  accuracy <num>  weights <num>
 
 #define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
@@ -134,14 +138,11 @@ static void print_run(const settings *s, const run *r, double images_per_second)
 // Everything a run needs was built in the chapters before; here it stands in the order in which it happens. A rank is an
 // MPI process or a thread of this one; run_rank cannot tell which.
 
-typedef struct job { const settings *s; const dt_dataset *training, *testing; bool stopped; } job;
+typedef struct job { const settings *s; const dt_dataset *training, *testing; bool stopped; dt_err written; } job;
 
-static dt_err finish(const job *j, dt_net *net, dt_comm *comm, run *r) {
+static dt_err write_all(const job *j, const dt_net *net, const run *r) {
     const settings *s = j->s;
     const double images_per_second = r->train.seconds > 0.0 ? (double)r->train.samples / r->train.seconds : 0.0;
-    DT_TRY(dt_evaluate(net, j->testing, comm, &r->test));
-    r->hash = dt_net_hash(net);
-    if (dt_comm_rank(comm) != 0) return DT_OK;
     DT_TRY(write_rows(s, j->training->name, r, images_per_second));
     if (s->save) DT_TRY(dt_save(net, s->save));
     if (!s->quiet) print_run(s, r, images_per_second);
@@ -159,8 +160,12 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     if (error == DT_OK && !opt) error = DT_EARG;
     run r = { .workers = 1 };
     if (error == DT_OK) error = train(s, net, opt, comm, j->training, &r);
-    if (error == DT_OK) error = finish(j, net, comm, &r);
-    if (dt_comm_rank(comm) == 0) j->stopped = r.train.stopped;
+    if (error == DT_OK) error = dt_evaluate(net, j->testing, comm, &r.test);
+    if (error == DT_OK && dt_comm_rank(comm) == 0) {
+        r.hash = dt_net_hash(net);
+        j->stopped = r.train.stopped;
+        j->written = write_all(j, net, &r); // only rank 0 can meet this error, so it waits until all are done
+    }
     dt_optimizer_free(opt);
     dt_net_free(net);
     return error;
@@ -182,6 +187,7 @@ int main(int argc, char **argv) {
     end_cleanly_on_signals();
     job j = { .s = &s, .training = &training, .testing = &testing };
     check(comm, s.threads > 1 && !s.hogwild ? dt_run_ranks(s.threads, run_rank, &j) : run_rank(comm, &j));
+    check_all(comm, j.written);
     dt_dataset_free(&training);
     dt_dataset_free(&testing);
     dt_comm_free(comm);

@@ -34,7 +34,8 @@ CHAPTER_FN CHAPTER_NORETURN void die(dt_comm *comm) {
     if (comm && dt_comm_size(comm) > 1) fprintf(stderr, "[rank %d] %s\n", dt_comm_rank(comm), dt_error());
     else fprintf(stderr, "%s\n", dt_error());
     fflush(NULL);
-    if (comm) dt_comm_abort(comm, 1);
+    if (comm && dt_comm_size(comm) > 1) dt_comm_abort(comm, 1);
+    else dt_comm_free(comm);
     exit(1);
 }
 
@@ -51,7 +52,7 @@ CHAPTER_FN void check_all(dt_comm *comm, dt_err error) {
         if (all[r]) { ++failed; first = r; }
     if (!failed) return;
     if (dt_comm_rank(comm) == first) {
-        if (failed < dt_comm_size(comm)) fprintf(stderr, "[rank %d, %s] ", first, dt_comm_host(comm, first));
+        if (failed < dt_comm_size(comm) && first > 0) fprintf(stderr, "[rank %d, %s] ", first, dt_comm_host(comm, first));
         fprintf(stderr, "%s\n", dt_error());
         fflush(stderr);
     }
@@ -152,7 +153,7 @@ CHAPTER_FN void print_machine(const dt_comm *comm, const dt_dataset *data, int t
     char machine[256];
     if (dt_comm_rank(comm) != 0) return;
     dt_machine_caption(machine, sizeof machine);
-    if (data) printf("data     %s, %u images%s%s\n", data->name, (unsigned)data->count, *data->source ? ", from " : "", data->source);
+    if (data) printf("data     %s, %u images: %s\n", data->name, (unsigned)data->count, data->source);
     printf("machine  %s\n", machine);
     printf("workers  %d rank%s (%s), %d thread%s each, on %d core%s\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s",
            dt_comm_backend_name(comm), threads, threads == 1 ? "" : "s", dt_cores(), dt_cores() == 1 ? "" : "s");

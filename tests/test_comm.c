@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
 #ifndef DTRAIN_WITH_THREADS
 #define DTRAIN_WITH_THREADS
 #endif
@@ -168,12 +172,81 @@ static dt_err wrong_arguments(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* What differs is named, on every rank alike. */
+static dt_err comparing(dt_comm *comm, void *arg) {
+    int p = dt_comm_size(comm), odd = p - 1;
+    char want[32];
+    (void)arg;
+    DT_TRY(dt_comm_same(comm, "the weather", 7));
+    if (p == 1) return DT_OK;
+    if (dt_comm_same(comm, "the weather", dt_comm_rank(comm) == odd ? 8 : 7) != DT_ECOMM) return dti_fail(DT_EDATA, "a difference was not seen");
+    snprintf(want, sizeof want, "rank %d (", odd);
+    if (strncmp(dt_error(), want, strlen(want)) != 0 || !strstr(dt_error(), "the weather")) return dti_fail(DT_EDATA, "wanted %s: %s", want, dt_error());
+    if (p > 2 && dt_comm_same(comm, "the weather", dt_comm_rank(comm) == 0 ? 8 : 7) != DT_ECOMM) return dti_fail(DT_EDATA, "rank 0's difference was not seen");
+    if (p > 2 && strncmp(dt_error(), "rank 0 (", 8) != 0) return dti_fail(DT_EDATA, "rank 0 should be named: %s", dt_error());
+    return DT_OK;
+}
+
+static dt_err find(const char *text, const char *what, bool wanted_there) {
+    return (strstr(text, what) != NULL) == wanted_there ? DT_OK : dti_fail(DT_EDATA, "\"%s\" %s in \"%s\"", what, wanted_there ? "not" : "is", text);
+}
+
+static dt_err doctor(dt_comm *comm, void *arg) {
+    int p = dt_comm_size(comm);
+    bool last = dt_comm_rank(comm) == p - 1;
+    char text[2000];
+    dt_doctor_desc d = { .program = "./x", .lane_groups = 1, .settings = 5, .data_name = "mnist", .data = 6 };
+    (void)arg;
+    DT_TRY(dt_comm_doctor(comm, &d, text, sizeof text));
+    DT_TRY(find(text, "error", false));
+    DT_TRY(find(text, "groups of 16 images", p > 1));
+    DT_TRY(find(text, "cores", p > sysconf(_SC_NPROCESSORS_ONLN)));
+    if (p == 1) return DT_OK;
+    d.settings = last ? 6 : 5;
+    if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dti_fail(DT_EDATA, "other settings were not seen");
+    DT_TRY(find(text, "error: rank", true));
+    DT_TRY(find(text, "settings", true));
+    d.settings = 5, d.data = last ? 0 : 6;
+    if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dti_fail(DT_EDATA, "missing data were not seen");
+    return find(text, "does not have the data (mnist)", true);
+}
+
+static dt_err recording(dt_comm *comm, void *arg) {
+    const char *path = "test_comm_trace.json";
+    dt_comm_cost since = dt_comm_times(comm);
+    dt_profile each[64];
+    char line[300];
+    int lines = 0, named = 0;
+    (void)arg;
+    DT_TRY(dt_trace_start(comm, 1000));
+    double start = dt_now();
+    while (dt_now() < start + 0.002) { }
+    for (int i = 0; i < 700; ++i) dt_trace(comm, "ray \"x\"", start, dt_now());
+    DT_TRY(dt_barrier(comm));
+    DT_TRY(dt_comm_profile(comm, &since, dt_now() - start, each));
+    for (int r = 0; r < dt_comm_size(comm); ++r)
+        if (each[r].compute < 0.0 || each[r].seconds < 0.002 || each[r].compute + each[r].wait + each[r].reduce < 0.99 * each[r].seconds)
+            return dti_fail(DT_EDATA, "profile of rank %d: %g s = %g + %g + %g", r, each[r].seconds, each[r].compute, each[r].wait, each[r].reduce);
+    DT_TRY(dt_trace_write(comm, path));
+    if (dt_trace_write(comm, "/no/such/place") != DT_EIO) return dti_fail(DT_EDATA, "an impossible file was written");
+    if (dt_comm_rank(comm) != 0) return DT_OK;
+    FILE *file = fopen(path, "r");
+    if (!file) return dti_fail(DT_EDATA, "no trace");
+    while (fgets(line, sizeof line, file)) ++lines, named += strstr(line, "\"ray _x_\"") != NULL;
+    fclose(file);
+    if (named == 700 * dt_comm_size(comm) && lines > named) return remove(path), DT_OK;
+    return dti_fail(DT_EDATA, "the trace has %d lines, %d of ours", lines, named);
+}
+
 static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } cases[] = {
     { "every algorithm, type, operation and length", every_algorithm },
     { "many in flight",                              many_in_flight },
     { "the same bits on every rank",                 same_bits },
     { "messages, broadcast, gather, barrier",        messages },
     { "wrong arguments",                             wrong_arguments },
+    { "what differs is named",                       comparing },
+    { "the doctor",                                  doctor },
+    { "profile and trace",                           recording },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -197,6 +270,59 @@ static void a_failing_thread(void **state) {
     assert_int_equal(dt_run_ranks(4, rank_two_fails, NULL), DT_EDATA);
     assert_string_equal(dt_error(), "rank 2: no bananas");
     assert_int_equal(dt_run_ranks(0, rank_two_fails, NULL), DT_EARG);
+}
+
+static atomic_int release_them;
+
+static dt_err rank_two_hangs(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_comm_set_patience(comm, 0.3);
+    for (int step = 0; step < 20; ++step) {
+        dt_comm_progress(comm, (uint64_t)step, "dancing");
+        while (dt_comm_rank(comm) == 2 && step == 7 && !atomic_load(&release_them)) sched_yield();
+        DT_TRY(dt_barrier(comm));
+    }
+    return DT_OK;
+}
+
+static dt_err rank_one_leaves(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_comm_set_patience(comm, 0.3);
+    dt_comm_progress(comm, 3, NULL);
+    return dt_comm_rank(comm) == 1 ? DT_OK : dt_barrier(comm);
+}
+
+static dt_err ranks_cross(dt_comm *comm, void *arg) {
+    char x = 0;
+    (void)arg;
+    dt_comm_set_patience(comm, 0.3);
+    return dt_recv(comm, &x, 1, 1 - dt_comm_rank(comm), 0);
+}
+
+static dt_err rank_one_is_slow(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_comm_set_patience(comm, 0.4);
+    for (int i = 0; i < 3; ++i) {
+        if (dt_comm_rank(comm) == 1) dt_comm_progress(comm, (uint64_t)i, NULL), nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+        DT_TRY(dt_barrier(comm));
+    }
+    dt_comm_phase(comm, "loading");
+    if (dt_comm_rank(comm) == 1) nanosleep(&(struct timespec){ .tv_nsec = 900000000 }, NULL);
+    return dt_barrier(comm);
+}
+
+static void threads_that_hang(void **state) {
+    double start = dt_now();
+    (void)state;
+    assert_int_equal(dt_run_ranks(4, rank_two_hangs, NULL), DT_ECOMM);
+    atomic_store(&release_them, 1);
+    if (!strstr(dt_error(), "rank 2 (") || !strstr(dt_error(), "makes no progress, in step 7 (dancing)")) fail_msg("%s", dt_error());
+    assert_int_equal(dt_run_ranks(3, rank_one_leaves, NULL), DT_ECOMM);
+    if (!strstr(dt_error(), "rank 1 (") || !strstr(dt_error(), "has left")) fail_msg("%s", dt_error());
+    assert_int_equal(dt_run_ranks(2, ranks_cross, NULL), DT_ECOMM);
+    if (!strstr(dt_error(), "wait for each other")) fail_msg("%s", dt_error());
+    if (dt_now() - start > 10.0) fail_msg("it took %g s", dt_now() - start);
+    if (dt_run_ranks(3, rank_one_is_slow, NULL) != DT_OK) fail_msg("%s", dt_error());
 }
 
 static void alone(void **state) {
@@ -224,7 +350,8 @@ static int on_mpi(dt_comm *comm) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(alone), cmocka_unit_test(on_threads), cmocka_unit_test(a_failing_thread) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(alone), cmocka_unit_test(on_threads), cmocka_unit_test(a_failing_thread),
+                                        cmocka_unit_test(threads_that_hang) };
     (void)argc, (void)argv;
     if (getenv("PMI_SIZE")) {                                   /* mpiexec started us */
         dt_comm *comm = dt_comm_world(&argc, &argv);

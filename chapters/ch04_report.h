@@ -1,0 +1,232 @@
+// Chapter 4's surroundings: sizes and buffers, the clock, the runs of which the median counts, the table, the two charts.
+#ifndef CH04_REPORT_H
+#define CH04_REPORT_H
+
+#include "chapter.h"
+#include <time.h>
+
+// ---- What is convolved, and a program that does it.
+
+typedef struct shape { int N, C, H, W, O, K, P, Q; } shape;   // P = H-K+1 rows and Q = W-K+1 columns come out
+typedef void conv_step(float *y, const float *x, const float *w, const shape *s);
+
+typedef struct step {
+    const char *name;
+    conv_step *run;
+    bool lanes;                                            // [C][H][W][16] instead of [N][C][H][W]
+    int width;                                             // lanes of a multiply-add
+    double madds, arithmetic, loads, weights, stores;      // a turn: multiply-adds, instructions for them; vectors and scalars moved
+    double chains, l2, far;                                // sums that do not wait for each other; bytes
+    double intensity, median, low, high;                   // flop per byte moved; GFLOP/s
+    char stop[60];                                         // the lowest ceilings
+} step;
+
+enum { STEPS = 6, MOST_RUNS = 31 };
+
+static void add_word(char *list, size_t size, const char *word) {
+    const size_t n = strlen(list);
+    snprintf(list + n, size - n, "%s%s", n ? ", " : "", word);
+}
+
+// The same to the header's kernel [S4.4].
+static dti_conv conv_of(const shape *s) {
+    return (dti_conv){ .C = s->C, .H = s->H, .W = s->W, .O = s->O, .P = s->P, .Q = s->Q, .K = s->K, .S = 1, .pad = 0 };
+}
+
+// ---- The command line.
+
+typedef struct task { shape size; int runs; bool quick; const char *folder; } task;
+
+static task read_task(int argc, char **argv, dt_comm *comm) {
+    task t = { .folder = "figures" };
+    int channels = 0;
+    const option_desc options[] = {
+        { "channels", 'i', &channels, "C    a multiple of 48, at most 960; default 96, with --quick 48" },
+        { "runs", 'i', &t.runs, "N        of which the median counts, at most 31; default 9, with --quick 3" },
+        { "figures", 's', &t.folder, "DIR   where pictures go, default figures" },
+        { "quick", 'b', &t.quick, "        few channels, few runs" },
+    };
+    read_options(argc, argv, comm, "Chapter 4: one convolution, five times.", options, sizeof options / sizeof *options);
+    if (channels % 48 || channels > 960) usage_error(comm, "ch04", "--channels: a multiple of 48, at most 960");
+    if (t.runs > MOST_RUNS) usage_error(comm, "ch04", "--runs: at most 31");
+    if (!channels) channels = t.quick ? 48 : 96;
+    if (!t.runs) t.runs = t.quick ? 3 : 9;
+    t.size = (shape){ .N = DT_LANES, .C = channels, .H = 30, .W = 30, .O = channels, .K = 3, .P = 28, .Q = 28 };
+    print_machine(comm, NULL, 1);
+    printf("one convolution: 16 images of %d x 30 x 30 -> %d x 28 x 28, kernel 3 x 3: %.0f multiply-adds\n", channels, channels,
+           16.0 * channels * 28 * 28 * channels * 9);
+    return t;
+}
+
+// ---- Memory and time. The clock is processor time: neighbours on the machine disturb it less than the time on the wall.
+
+static double now(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
+static float *floats(size_t n) {
+    float *p = aligned_alloc(64, (n * sizeof *p + 63) / 64 * 64);
+    if (!p) { fprintf(stderr, "no memory for %zu floats\n", n); exit(1); }
+    for (size_t i = 0; i < n; ++i) p[i] = 0.0f;
+    return p;
+}
+
+// [N][planes] to [planes][16], or back.
+static void lanes_of(float *to, const float *from, int planes, bool back) {
+    for (int n = 0; n < DT_LANES; ++n)
+        for (int k = 0; k < planes; ++k)
+            if (back) to[n * planes + k] = from[k * DT_LANES + n]; else to[k * DT_LANES + n] = from[n * planes + k];
+}
+
+typedef struct buffers { float *x, *x_lanes, *w, *y, *y_lanes, *expected; } buffers;
+
+static buffers buffers_new(const shape *s) {
+    const size_t inputs = (size_t)(s->N * s->C * s->H * s->W), outputs = (size_t)(s->N * s->O * s->P * s->Q);
+    const size_t weights = (size_t)(s->O * s->C * s->K * s->K);
+    const buffers b = { floats(inputs), floats(inputs), floats(weights), floats(outputs), floats(outputs), floats(outputs) };
+    for (size_t i = 0; i < inputs; ++i) b.x[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, 0, (uint32_t)i).v[0]) - 1.0f;
+    for (size_t i = 0; i < weights; ++i) b.w[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, 1, (uint32_t)i).v[0]) - 1.0f;
+    lanes_of(b.x_lanes, b.x, s->C * s->H * s->W, false);
+    return b;
+}
+
+static void buffers_free(const buffers *b) {
+    free(b->x); free(b->x_lanes); free(b->w); free(b->y); free(b->y_lanes); free(b->expected);
+}
+
+// The largest sum of absolute values of products that any output has: by it the rounding errors are bounded.
+static double largest_sum(conv_step *run, const buffers *b, const shape *s) {
+    const int inputs = s->N * s->C * s->H * s->W, weights = s->O * s->C * s->K * s->K;
+    float *x = floats((size_t)inputs), *w = floats((size_t)weights), most = 0.0f;
+    for (int i = 0; i < inputs; ++i) x[i] = fabsf(b->x_lanes[i]);
+    for (int i = 0; i < weights; ++i) w[i] = fabsf(b->w[i]);
+    run(b->y_lanes, x, w, s);
+    for (int i = 0; i < s->N * s->O * s->P * s->Q; ++i) most = fmaxf(most, b->y_lanes[i]);
+    free(x); free(w);
+    return (double)most;
+}
+
+
+// ---- Measured: the machine, in GFLOP/s and GB/s, and the steps.
+
+typedef struct machine { double peak, chain, l1, l2, far; size_t l1_bytes, l2_bytes; } machine;
+
+static double bandwidth(const float *p, size_t bytes, size_t total) {    // of reading, in GB/s
+    dti_v sum[8] = { dti_splat(0.0f) };
+    for (int k = 1; k < 8; ++k) sum[k] = sum[0];
+    const double start = now();
+    for (size_t round = 0; round < total / bytes; ++round)
+        for (size_t k = 0; k + 8 * DTI_W <= bytes / sizeof *p; k += 8 * DTI_W)
+            for (size_t a = 0; a < 8; ++a) sum[a] += dti_load(p + k + a * DTI_W);
+    const double seconds = now() - start;
+    for (int k = 1; k < 8; ++k) sum[0] += sum[k];
+    float lane[DTI_W];
+    memcpy(lane, &sum[0], sizeof lane);
+    volatile float used = lane[0];
+    (void)used;
+    return 1e-9 * (double)(total / bytes * bytes) / seconds;
+}
+
+static machine measure_machine(double peak(int), double one_chain(int), bool quick) {
+    machine m = { .l1_bytes = 32 << 10, .l2_bytes = 512 << 10 };
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+    if (sysconf(_SC_LEVEL1_DCACHE_SIZE) > 0) m.l1_bytes = (size_t)sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    if (sysconf(_SC_LEVEL2_CACHE_SIZE) > 0) m.l2_bytes = (size_t)sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    const size_t far = 128u << 20, total = quick ? far : 4 * far;
+    float *p = floats(far / sizeof *p);
+    for (int attempt = 0; attempt < 5; ++attempt) { // the best of five: a ceiling
+        m.peak = fmax(m.peak, peak(quick ? 1000000 : 5000000));
+        m.chain = fmax(m.chain, one_chain(quick ? 1000000 : 5000000));
+        m.l1 = fmax(m.l1, bandwidth(p, m.l1_bytes / 2, 8 * total));
+        m.l2 = fmax(m.l2, bandwidth(p, m.l2_bytes / 2, 2 * total));
+        m.far = fmax(m.far, bandwidth(p, far, total));
+    }
+    free(p);
+    printf("peak %.1f GFLOP/s, one chain %.1f GFLOP/s: %.1f multiply-adds must be under way at once\n", m.peak, m.chain, m.peak / m.chain);
+    printf("reads %.0f GB/s from L1 (%zu KiB), %.0f GB/s from L2 (%zu KiB), %.1f GB/s from beyond\n\n", m.l1, m.l1_bytes >> 10, m.l2,
+           m.l2_bytes >> 10, m.far);
+    return m;
+}
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// One run of each in turn, so that a slow minute of the machine meets all of them.
+
+static void measure(step steps[STEPS], const buffers *b, const shape *s, int runs) {
+    const double flop = 2.0 * s->N * s->O * s->P * s->Q * s->C * s->K * s->K;
+    double speed[STEPS][MOST_RUNS];
+    for (int r = 0; r < runs; ++r)
+        for (int k = 0; k < STEPS; ++k) {
+            const double start = now();
+            steps[k].run(steps[k].lanes ? b->y_lanes : b->y, steps[k].lanes ? b->x_lanes : b->x, b->w, s);
+            speed[k][r] = 1e-9 * flop / (now() - start);
+        }
+    for (int k = 0; k < STEPS; ++k) {
+        qsort(speed[k], (size_t)runs, sizeof **speed, by_size);
+        steps[k].low = speed[k][0]; steps[k].median = speed[k][runs / 2]; steps[k].high = speed[k][runs - 1];
+    }
+}
+
+// ---- The table and the charts.
+
+static void print_counts_head(void) {
+    printf("a turn of the innermost loop: its multiply-adds; the vectors and weights that it loads, the vectors that it stores\n");
+    printf("%-17s %4s %4s %4s %4s  %35s %23s %11s\n", "", "", "", "", "", "at most so many GFLOP/s by", "prediction,", "flop");
+    printf("%-17s %4s %4s %4s %4s  %7s%7s%7s%7s%7s %23s %11s\n", "", "madd", "load", "wght", "stor", "latency", "ports", "L1", "L2", "beyond",
+           "in GFLOP/s", "a byte");
+}
+
+static void print_table(const step steps[STEPS], const machine *m) {
+    printf("%-15s %22s %14s %9s   %s\n", "", "GFLOP/s (min to max)", "of peak", "speedup", "lowest ceilings");
+    for (int k = 0; k < STEPS; ++k) {
+        char range[40];
+        snprintf(range, sizeof range, "(%.1f to %.1f)", steps[k].low, steps[k].high);
+        printf("%-17s %7.1f %-16s %5.1f %% %8.1f x   %s\n", steps[k].name, steps[k].median, range, 100.0 * steps[k].median / m->peak,
+               steps[k].median / steps[0].median, steps[k].stop);
+    }
+}
+
+static void save(dt_chart *c, const char *folder, const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    check(NULL, dt_chart_save(c, path));
+    dt_chart_free(c);
+    printf("picture  %s\n", path);
+}
+
+static void draw(const char *folder, const step steps[STEPS], const machine *m, const shape *s) {
+    char title[200], caption[200], label[4][80];
+    const double left = 0.08, right = 8.0;
+    snprintf(caption, sizeof caption, "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; median with min and max",
+             s->C, s->H, s->W, s->O, s->P, s->Q);
+    snprintf(title, sizeof title, "Lanes lift the loop within its roof; only the register tile moves it to the right");
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .x_scale = DT_LOG10, .y_scale = DT_LOG10,
+        .x_label = "intensity: flop for each byte that the inner loop loads or stores", .y_label = "GFLOP/s on one core",
+        .x_min = left, .x_max = right, .y_min = 0.5, .y_max = 2.0 * m->peak });
+    for (int k = 0; k < STEPS - 1; ++k)
+        dt_chart_line(c, &(dt_series){ .label = steps[k].name, .n = 1, .x = &steps[k].intensity, .y = &steps[k].median,
+                                       .y_min = &steps[k].low, .y_max = &steps[k].high, .style = DT_LINE_POINTS });
+    const double rate[3] = { m->l1, m->l2, m->far };
+    static const char *const from[3] = { "L1", "L2", "beyond L2" };
+    for (int k = 0; k < 3; ++k) {
+        snprintf(label[k], sizeof label[k], "%s: %.0f GB/s", from[k], rate[k]);
+        dt_chart_reference(c, &(dt_reference){ .label = label[k], .slope = rate[k], .from = left, .to = fmin(right, m->peak / rate[k]) });
+    }
+    snprintf(label[3], sizeof label[3], "multiply-adds in registers: %.0f GFLOP/s", m->peak);
+    dt_chart_reference(c, &(dt_reference){ .label = label[3], .offset = m->peak, .from = m->peak / m->l1, .to = right });
+    save(c, folder, "ch04_roofline.png");
+
+    const char *names[STEPS];
+    double median[STEPS], low[STEPS], high[STEPS];
+    for (int k = 0; k < STEPS; ++k) { names[k] = steps[k].name; median[k] = steps[k].median; low[k] = steps[k].low; high[k] = steps[k].high; }
+    snprintf(title, sizeof title, "Five steps make one convolution %.0f times as fast, %.0f %% of the core's peak", median[4] / median[0],
+             100.0 * median[4] / m->peak);
+    c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .y_label = "GFLOP/s on one core" });
+    dt_chart_bars(c, &(dt_bars){ .groups = STEPS, .series = 1, .names = names, .y = median, .y_min = low, .y_max = high, .values = true });
+    dt_chart_reference(c, &(dt_reference){ .label = label[3], .offset = m->peak });
+    save(c, folder, "ch04_ladder.png");
+}
+
+#endif

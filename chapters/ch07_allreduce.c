@@ -1,0 +1,483 @@
+// Chapter 7. All-reduce                                       uses [S8.1] [S8.2] [S8.3] [S11] [S12]
+//
+// You will learn   what a rank is; how a sum gets onto every rank, in four ways; how to say which way is fastest, and when
+// New since ch06   about 120 lines: ranks, messages, four all-reduces, a cost model fitted to measurements
+// Run              make ch07 && mpiexec -n 3 ./ch07         (where Open MPI is installed as well: mpiexec.mpich)
+// Check            mpiexec -n 3 ./ch07 --quick
+//
+//| rank 1 received [1 -1] from rank 0
+//| rank 0 has 0
+//| rank 1 has 0
+//| rank 2 has 0
+//| broadcast    from every root, as the header's
+//| naive        the header's bits at 7 lengths
+//| tree         the header's bits at 7 lengths
+//| ring         the header's bits at 7 lengths
+//| doubling     the header's bits at 7 lengths
+//~ start-up <num> us a message, <num> ns a byte sent, <num> ns a byte added; half of the points within a factor <num>
+
+#define DTRAIN_IMPLEMENTATION
+#include "chapter.h"
+
+typedef struct settings { const char *png; bool quick; } settings;
+
+// ## 7.1 Ranks and messages
+//
+// `mpiexec -n 3 ./ch07` starts this program three times. Nothing is shared: each process has its own memory and knows two
+// numbers, its rank (0, 1, 2) and the size (3). All they can do with each other is send and receive. The smallest example:
+// rank 0 sends the vector [1, -1], rank 1 receives it. Both must call, or one waits for ever.
+//
+// Standard output belongs to rank 0, so rank 1 tells what it got by sending it back.
+
+// [region: sendrecv]
+static dt_err send_and_receive(dt_comm *comm) {
+    const int rank = dt_comm_rank(comm);
+    float x[2] = { 0.0f, 0.0f };
+    if (dt_comm_size(comm) < 2) { printf("one rank has nobody to talk to: mpiexec -n 3 ./ch07\n"); return DT_OK; }
+    if (rank == 0) {
+        x[0] = 1.0f, x[1] = -1.0f;
+        DT_TRY(dt_send(comm, x, sizeof x, 1, 0));
+        DT_TRY(dt_recv(comm, x, sizeof x, 1, 1));
+        printf("rank 1 received [%g %g] from rank 0\n", (double)x[0], (double)x[1]);
+    } else if (rank == 1) {
+        DT_TRY(dt_recv(comm, x, sizeof x, 0, 0));
+        DT_TRY(dt_send(comm, x, sizeof x, 0, 1));
+    }
+    return DT_OK;
+}
+// [end]
+
+// An all-reduce leaves the sum of everybody's value on everybody. Ranks 0, 1 and 2 bring 1, 2 and -3 (further ranks begin
+// again with 1), and of three ranks each must end with 0.
+
+// [region: three]
+static dt_err sum_of_three(dt_comm *comm) {
+    const float brings[3] = { 1.0f, 2.0f, -3.0f };
+    float x = brings[dt_comm_rank(comm) % 3], all[1024];
+    if (dt_comm_size(comm) > 1024) return DT_OK;
+    DT_TRY(dt_allreduce(comm, &x, 1, DT_F32, DT_SUM, DT_AUTO));
+    DT_TRY(dt_allgather(comm, &x, sizeof x, all)); // so that rank 0 can print for all, in order
+    for (int r = 0; r < dt_comm_size(comm) && dt_comm_rank(comm) == 0; ++r) printf("rank %d has %g\n", r, (double)all[r]);
+    return DT_OK;
+}
+// [end]
+
+// ## 7.2 Broadcast
+//
+// One rank knows something, all must. Telling p-1 others one by one takes p-1 rounds. But who has been told can tell:
+//
+//     round 0   0 -> 1                          2 ranks know
+//     round 1   0 -> 2   1 -> 3                 4 know
+//     round 2   0 -> 4   1 -> 5   2 -> 6  ...   8 know: lg p rounds
+//
+// Ranks are counted from the root, so that any rank can be it.
+
+// [region: broadcast]
+static dt_err broadcast_by_hand(dt_comm *comm, void *buf, size_t bytes, int root) {
+    const int p = dt_comm_size(comm), me = (dt_comm_rank(comm) - root + p) % p;
+    for (int know = 1; know < p; know *= 2) {
+        if (me < know && me + know < p) DT_TRY(dt_send(comm, buf, bytes, (me + know + root) % p, 2));
+        if (me >= know && me < 2 * know) DT_TRY(dt_recv(comm, buf, bytes, (me - know + root) % p, 2));
+    }
+    return DT_OK;
+}
+// [end]
+
+// ## 7.3 Four all-reduces
+//
+// Each takes a vector x of n floats and a scratch vector of n floats in which arriving numbers wait to be added.
+
+static void add(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; ++i) y[i] += x[i];
+}
+
+// **Naive.** Rank 0 gathers, adds and gives back. Everything passes through one rank:
+//
+//     0 <- 1    0 <- 2    0 <- 3    0 -> 1    0 -> 2    0 -> 3          2(p-1) messages, one after the other
+
+// [region: naive]
+static dt_err naive(dt_comm *comm, float *x, size_t n, float *scratch) {
+    const int p = dt_comm_size(comm);
+    if (dt_comm_rank(comm) > 0) {
+        DT_TRY(dt_send(comm, x, n * sizeof *x, 0, 3));
+        return dt_recv(comm, x, n * sizeof *x, 0, 3);
+    }
+    for (int r = 1; r < p; ++r) {
+        DT_TRY(dt_recv(comm, scratch, n * sizeof *x, r, 3));
+        add(x, scratch, n);
+    }
+    for (int r = 1; r < p; ++r) DT_TRY(dt_send(comm, x, n * sizeof *x, r, 3));
+    return DT_OK;
+}
+// [end]
+
+// **Tree.** Sums flow to rank 0 along the branches of the broadcast, backwards; then the broadcast.
+//
+//     0   1   2   3   4   5   6   7
+//     |--<    |--<    |--<    |--<      distance 1
+//     |------<        |------<          distance 2
+//     |--------------<                  distance 4                      2 lg p messages one after the other
+
+// [region: tree]
+static dt_err tree(dt_comm *comm, float *x, size_t n, float *scratch) {
+    const int p = dt_comm_size(comm), rank = dt_comm_rank(comm);
+    for (int distance = 1; distance < p; distance *= 2) {
+        if (rank & distance) {
+            DT_TRY(dt_send(comm, x, n * sizeof *x, rank - distance, 4));
+            break;
+        }
+        if (rank + distance >= p) continue;
+        DT_TRY(dt_recv(comm, scratch, n * sizeof *x, rank + distance, 4));
+        add(x, scratch, n);
+    }
+    return broadcast_by_hand(comm, x, n * sizeof *x, 0);
+}
+// [end]
+
+// **Ring.** The vector is cut into p blocks; in each step every rank passes one block to its right. In the first p-1 steps
+// the receiver adds; then each rank has one complete block, and the complete blocks go round once more. Every link is busy
+// all the time, and each rank sends only 2(p-1)/p of the vector, however many ranks there are.
+//
+//     step 0    0 -b0-> 1 -b1-> 2 -b2-> 3 -b3-> 0
+//     step 1    0 -b3-> 1 -b0-> 2 -b1-> 3 -b2-> 0                       2(p-1) messages, each of n/p
+
+// [region: ring]
+static size_t cut(size_t n, int p, int i) { return n / (size_t)p * (size_t)i + n % (size_t)p * (size_t)i / (size_t)p; }
+
+static dt_err ring(dt_comm *comm, float *x, size_t n, float *scratch) {
+    const int p = dt_comm_size(comm), rank = dt_comm_rank(comm), right = (rank + 1) % p, left = (rank + p - 1) % p;
+    for (int step = 0; step < 2 * (p - 1); ++step) {
+        const int give = ((rank - step) % p + p) % p, take = (give + p - 1) % p;
+        const size_t take_n = cut(n, p, take + 1) - cut(n, p, take);
+        float *into = step < p - 1 ? scratch : x + cut(n, p, take);
+        DT_TRY(dt_sendrecv(comm, x + cut(n, p, give), (cut(n, p, give + 1) - cut(n, p, give)) * sizeof *x, right,
+                           into, take_n * sizeof *x, left, 5));
+        if (step < p - 1) add(x + cut(n, p, take), scratch, take_n);
+    }
+    return DT_OK;
+}
+// [end]
+
+// **Recursive doubling.** Everybody exchanges the whole vector with the rank at distance 1, then 2, then 4: after each round
+// twice as many values are in every sum. Where p is no power of two, the extra ranks first give theirs to others.
+//
+//     0 <-> 1   2 <-> 3      then     0 <-> 2   1 <-> 3                 lg p messages, each of n
+
+// [region: doubling]
+static dt_err doubling(dt_comm *comm, float *x, size_t n, float *scratch) {
+    const int p = dt_comm_size(comm), rank = dt_comm_rank(comm);
+    int q = 1;
+    while (2 * q <= p) q *= 2;
+    if (rank >= q) {
+        DT_TRY(dt_send(comm, x, n * sizeof *x, rank - q, 6));
+        return dt_recv(comm, x, n * sizeof *x, rank - q, 6);
+    }
+    if (rank + q < p) {
+        DT_TRY(dt_recv(comm, scratch, n * sizeof *x, rank + q, 6));
+        add(x, scratch, n);
+    }
+    for (int distance = 1; distance < q; distance *= 2) {
+        DT_TRY(dt_sendrecv(comm, x, n * sizeof *x, rank ^ distance, scratch, n * sizeof *x, rank ^ distance, 6));
+        add(x, scratch, n);
+    }
+    return rank + q < p ? dt_send(comm, x, n * sizeof *x, rank + q, 6) : DT_OK;
+}
+// [end]
+
+// Each is now held against the header's, which is written another way (an algorithm there is a list of steps [S8.3]), with
+// awkward lengths: none, one, fewer than ranks. Floats are added in the same order, so every bit must be the same.
+
+static CHAPTER_NORETURN void mismatch(dt_comm *comm, const char *what) {
+    if (dt_comm_rank(comm) == 0) fprintf(stderr, "%s by hand gives other bits than the header's on %d ranks\n", what, dt_comm_size(comm));
+    dt_comm_free(comm);
+    exit(1);
+}
+
+// [region: check]
+typedef dt_err allreduce(dt_comm *comm, float *x, size_t n, float *scratch);
+enum { LONGEST = 10000 };
+
+static dt_err same_as_header(dt_comm *comm, allreduce *by_hand, dt_algorithm algorithm) {
+    static const size_t lengths[7] = { 0, 1, 2, 3, 5, 1000, LONGEST };
+    static float x[LONGEST], y[LONGEST], scratch[LONGEST];
+    int64_t wrong = 0;
+    for (int k = 0; k < 7; ++k) {
+        for (size_t i = 0; i < lengths[k]; ++i)
+            x[i] = y[i] = dt_uniform(dt_philox(7, DT_RNG_TEST, (uint32_t)k, (uint32_t)dt_comm_rank(comm), (uint32_t)i).v[0]) - 0.5f;
+        DT_TRY(by_hand(comm, x, lengths[k], scratch));
+        DT_TRY(dt_allreduce(comm, y, lengths[k], DT_F32, DT_SUM, algorithm));
+        wrong += memcmp(x, y, lengths[k] * sizeof *x) != 0;
+    }
+    DT_TRY(dt_allreduce(comm, &wrong, 1, DT_I64, DT_SUM, DT_AUTO));
+    if (wrong) mismatch(comm, dt_algorithm_name(algorithm));
+    if (dt_comm_rank(comm) == 0) printf("%-12s the header's bits at 7 lengths\n", dt_algorithm_name(algorithm));
+    return DT_OK;
+}
+
+static dt_err check_broadcast(dt_comm *comm) {
+    int64_t wrong = 0;
+    for (int root = 0; root < dt_comm_size(comm); ++root) {
+        int mine = dt_comm_rank(comm) == root ? 100 + root : -1, theirs = mine;
+        DT_TRY(broadcast_by_hand(comm, &mine, sizeof mine, root));
+        DT_TRY(dt_broadcast(comm, &theirs, sizeof theirs, root));
+        wrong += mine != 100 + root || mine != theirs;
+    }
+    DT_TRY(dt_allreduce(comm, &wrong, 1, DT_I64, DT_SUM, DT_AUTO));
+    if (wrong) mismatch(comm, "broadcast");
+    if (dt_comm_rank(comm) == 0) printf("%-12s from every root, as the header's\n", "broadcast");
+    return DT_OK;
+}
+// [end]
+
+// ## 7.4 How long they take
+//
+// Seven ways, from 4 bytes to 16 MB. A time is the slowest rank's; it is taken over several calls, several times; the table
+// has the medians. MPI's own and the shared-memory one [S8.2] are in it, too.
+
+enum { SIZES = 12, WAYS = 7, ROUNDS = 7 };
+typedef struct timing { double median, least, most; } timing;
+
+static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+static timing summary(double *seconds, int n) {
+    qsort(seconds, (size_t)n, sizeof *seconds, by_size);
+    return (timing){ seconds[n / 2], seconds[0], seconds[n - 1] };
+}
+
+// [region: time]
+static dt_err time_allreduce(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, timing *t) {
+    const int calls = n <= 1024 ? 40 : n <= 65536 ? 8 : 1;
+    double seconds[ROUNDS];
+    DT_TRY(dt_allreduce(comm, x, n, DT_F32, DT_SUM, way)); // the first call makes buffers: not counted
+    for (int r = 0; r < rounds; ++r) {
+        DT_TRY(dt_barrier(comm));
+        const double start = dt_now();
+        for (int i = 0; i < calls; ++i) DT_TRY(dt_allreduce(comm, x, n, DT_F32, DT_SUM, way));
+        seconds[r] = (dt_now() - start) / calls;
+        DT_TRY(dt_allreduce(comm, &seconds[r], 1, DT_F64, DT_MAX, DT_AUTO));
+    }
+    *t = summary(seconds, rounds);
+    return DT_OK;
+}
+// [end]
+
+// ## 7.5 A model with three numbers
+//
+// A message of n bytes costs a start-up time and a time per byte: alpha + n beta. Adding n bytes costs n gamma. Counting the
+// messages along the slowest rank's way gives each algorithm's time as A alpha + B beta + C gamma, with the A, B, C below
+// (Thakur, Rabenseifner, Gropp 2005). All measurements together must then be explained by three numbers: least squares over
+// relative errors, so that a microsecond at 4 bytes weighs like a millisecond at 16 MB. Adding alone is measured as well.
+
+// [region: model]
+static void cost(dt_algorithm way, int p, double n, double c[3]) {
+    double up = 0.0, down = 0.0;
+    while (1 << (int)up < p) ++up;
+    while (2 << (int)down <= p) ++down;
+    const double fold = up > down, part = (p - 1.0) / p * n; // fold: p is no power of two, and extra ranks give first
+    if (way == DT_NAIVE) c[0] = 2 * (p - 1), c[1] = 2 * (p - 1) * n, c[2] = (p - 1) * n;
+    if (way == DT_TREE) c[0] = 2 * up, c[1] = 2 * up * n, c[2] = up * n;
+    if (way == DT_RING) c[0] = 2 * (p - 1), c[1] = 2 * part, c[2] = part;
+    if (way == DT_DOUBLING) c[0] = down + 2 * fold, c[1] = (down + 2 * fold) * n, c[2] = (down + fold) * n;
+    if (way == DT_HALVING) { // on 2^down ranks
+        const double piece = (1.0 - 1.0 / (1 << (int)down)) * n;
+        c[0] = 2 * down + 2 * fold, c[1] = 2 * piece + 2 * fold * n, c[2] = piece + fold * n;
+    }
+}
+// [end]
+
+typedef struct row { double c[3], t; } row; // one measurement: c[0] alpha + c[1] beta + c[2] gamma = t
+
+// Solves the normal equations over the chosen unknowns (bits of mask); the others are 0. Returns the squared error.
+static double solve(const row *rows, int count, int mask, double u[3]) {
+    double m[3][4] = { { 0 } }, error = 0.0;
+    for (int k = 0; k < count; ++k)
+        for (int i = 0; i < 3; ++i)
+            for (int j = 0; j < 4; ++j) m[i][j] += rows[k].c[i] / rows[k].t * (j < 3 ? rows[k].c[j] / rows[k].t : 1.0);
+    for (int i = 0; i < 3; ++i)
+        for (int j = 0; j < 4; ++j)
+            if (!(mask >> i & 1) || (j < 3 && !(mask >> j & 1))) m[i][j] = i == j;
+    for (int i = 0; i < 3; ++i) // Gauss and Jordan; the matrix is positive definite
+        for (int k = 0; k < 3; ++k) {
+            const double f = k == i ? 0.0 : m[k][i] / m[i][i];
+            for (int j = i; j < 4; ++j) m[k][j] -= f * m[i][j];
+        }
+    for (int i = 0; i < 3; ++i) u[i] = mask >> i & 1 ? m[i][3] / m[i][i] : 0.0;
+    for (int k = 0; k < count; ++k) {
+        const double e = (rows[k].c[0] * u[0] + rows[k].c[1] * u[1] + rows[k].c[2] * u[2]) / rows[k].t - 1.0;
+        error += e * e;
+    }
+    return error;
+}
+
+// No cost is negative: of the solutions over every choice of unknowns, the best without a negative number.
+static void fit(const row *rows, int count, double u[3]) {
+    double best = INFINITY, v[3];
+    for (int mask = 1; mask < 8; ++mask) {
+        const double error = solve(rows, count, mask, v);
+        if (error < best && v[0] >= 0.0 && v[1] >= 0.0 && v[2] >= 0.0) best = error, memcpy(u, v, sizeof v);
+    }
+}
+
+// ## 7.6 Which to use, and when
+//
+// The table, the fit, and the verdict, computed from this run's numbers: a way stays the winner until another is 15 % faster.
+
+typedef struct results { int p, sizes; double bytes[SIZES]; timing t[WAYS][SIZES]; double u[3]; } results;
+static const dt_algorithm ways[WAYS] = { DT_NAIVE, DT_TREE, DT_RING, DT_DOUBLING, DT_HALVING, DT_MPI, DT_SHARED };
+
+static const char *size_text(double bytes, char text[16]) {
+    if (bytes < 1024) snprintf(text, 16, "%.0f B", bytes);
+    else if (bytes < 1048576) snprintf(text, 16, "%.0f KiB", bytes / 1024);
+    else snprintf(text, 16, "%.0f MiB", bytes / 1048576);
+    return text;
+}
+
+static dt_err measure(dt_comm *comm, const settings *s, results *r) {
+    float *x = calloc(4u << 20, sizeof *x), *y = calloc(4u << 20, sizeof *y);
+    row rows[6 * SIZES];
+    int count = 0;
+    dt_err error = x && y ? DT_OK : DT_ENOMEM;
+    r->p = dt_comm_size(comm), r->sizes = s->quick ? 6 : SIZES;
+    for (int k = 0; k < r->sizes && error == DT_OK; ++k) {
+        const size_t n = (size_t)1 << 2 * k;
+        double seconds[ROUNDS];
+        r->bytes[k] = (double)n * sizeof *x;
+        for (int w = 0; w < WAYS && error == DT_OK; ++w) {
+            row *m = &rows[count];
+            error = time_allreduce(comm, ways[w], x, n, s->quick ? 3 : ROUNDS, &r->t[w][k]);
+            m->t = r->t[w][k].median;
+            if (ways[w] < DT_MPI) cost(ways[w], r->p, r->bytes[k], rows[count++].c);
+        }
+        for (int i = 0; i < ROUNDS && n >= 1024; ++i) { // adding, without anybody else
+            const double start = dt_now();
+            for (size_t again = 0; again <= 65536 / n; ++again) add(y, x, n);
+            seconds[i] = (dt_now() - start) / (double)(65536 / n + 1);
+        }
+        if (n >= 1024) rows[count++] = (row){ { 0.0, 0.0, r->bytes[k] }, summary(seconds, ROUNDS).median };
+    }
+    if (error == DT_OK) fit(rows, count, r->u);
+    free(x), free(y);
+    return error;
+}
+
+static double model(const results *r, dt_algorithm way, double bytes) {
+    double c[3] = { 0.0, 0.0, 0.0 };
+    cost(way, r->p, bytes, c);
+    return c[0] * r->u[0] + c[1] * r->u[1] + c[2] * r->u[2];
+}
+
+static void print_table(const results *r) {
+    double off[5 * SIZES];
+    char text[16];
+    printf("\nmicroseconds, median of the slowest rank's\n%-9s", "");
+    for (int w = 0; w < WAYS; ++w) printf("%10s", dt_algorithm_name(ways[w]));
+    for (int k = 0; k < r->sizes; ++k) {
+        printf("\n%-9s", size_text(r->bytes[k], text));
+        for (int w = 0; w < WAYS; ++w) {
+            printf("%10.1f", r->t[w][k].median * 1e6);
+            if (w < 5) off[5 * k + w] = fmax(model(r, ways[w], r->bytes[k]) / r->t[w][k].median, r->t[w][k].median / model(r, ways[w], r->bytes[k]));
+        }
+    }
+    printf("\n\nstart-up %.2f us a message, %.3f ns a byte sent, %.3f ns a byte added; half of the points within a factor %.2f\n",
+           r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, summary(off, 5 * r->sizes).median);
+}
+
+// [region: verdict]
+static int winner(const results *r, int k, int first, int last, int so_far) {
+    int best = first;
+    for (int w = first; w < last; ++w)
+        if (r->t[w][k].median < r->t[best][k].median) best = w;
+    return so_far >= 0 && r->t[so_far][k].median < 1.15 * r->t[best][k].median ? so_far : best;
+}
+
+static void verdict(const results *r, char *title, size_t size) {
+    char a[16], b[16];
+    int first = winner(r, 0, 0, 5, -1), now = first, from = 0, last_from = 0;
+    printf("\nof the five that send messages:\n");
+    for (int k = 1; k <= r->sizes; ++k) {
+        const int next = k < r->sizes ? winner(r, k, 0, 5, now) : -1;
+        if (next == now) continue;
+        printf("  %-8s  to %-8s use %s\n", size_text(r->bytes[from], a), size_text(r->bytes[k - 1], b), dt_algorithm_name(ways[now]));
+        last_from = from, from = k;
+        if (next >= 0) now = next;
+    }
+    const int big = r->sizes - 1;
+    const double gain = r->t[now][big].median / r->t[WAYS - 1][big].median;
+    int mpi_wins = 0;
+    for (int k = 0; k < r->sizes; ++k) mpi_wins += r->t[5][k].median < r->t[6][k].median;
+    printf("shared memory is faster than MPI's own at %d of %d sizes; at %s it takes %.2f of %s's time\n", r->sizes - mpi_wins,
+           r->sizes, size_text(r->bytes[big], a), 1.0 / gain, dt_algorithm_name(ways[now]));
+    int length = snprintf(title, size, "%d ranks: ", r->p);
+    if (first == now) length += snprintf(title + length, size - (size_t)length, "%s is the best way by messages at both ends", dt_algorithm_name(ways[now]));
+    else length += snprintf(title + length, size - (size_t)length, "%s first, %s from %s", dt_algorithm_name(ways[first]),
+                            dt_algorithm_name(ways[now]), size_text(r->bytes[last_from], a));
+    snprintf(title + length, size - (size_t)length, "; shared memory is %.1f times as fast at %s", gain, size_text(r->bytes[big], a));
+}
+// [end]
+
+static dt_err draw(const results *r, const char *title, const char *png) {
+    char subtitle[1200];
+    double x[61], y[61], median[SIZES], least[SIZES], most[SIZES];
+    snprintf(subtitle, sizeof subtitle, "Float sums on %d ranks, %d core%s. Points: median of %d, with the least and the most. Dashed: the "
+             "fitted model, %.2f us a message + %.3f ns a byte sent + %.3f ns a byte added.%s", r->p, dt_cores(), dt_cores() == 1 ? "" : "s",
+             ROUNDS, r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, r->p > dt_cores() ? " More ranks than cores: they take turns." : "");
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = "No data set: vectors of zeros. ",
+        .machine = true, .x_label = "vector (bytes)", .y_label = "time of one all-reduce", .x_scale = DT_LOG2, .y_scale = DT_LOG10,
+        .x_format = DT_TICKS_BYTES, .y_format = DT_TICKS_SECONDS });
+    for (int w = 0; w < WAYS; ++w) {
+        for (int k = 0; k < r->sizes; ++k) median[k] = r->t[w][k].median, least[k] = r->t[w][k].least, most[k] = r->t[w][k].most;
+        dt_chart_line(c, &(dt_series){ .label = dt_algorithm_name(ways[w]), .n = (size_t)r->sizes, .x = r->bytes, .y = median,
+                                       .y_min = least, .y_max = most, .style = w < 5 ? DT_LINE_POINTS : DT_LINE_AUTO, .colour = w + 1 });
+        for (int i = 0; i < 61 && w < 5; ++i) {
+            x[i] = r->bytes[0] * pow(r->bytes[r->sizes - 1] / r->bytes[0], i / 60.0);
+            y[i] = model(r, ways[w], x[i]);
+        }
+        if (w < 5) dt_chart_line(c, &(dt_series){ .n = 61, .x = x, .y = y, .style = DT_LINE_DASHED, .colour = w + 1 });
+    }
+    dt_err error = dt_chart_save(c, png);
+    dt_chart_free(c);
+    return error;
+}
+
+int main(int argc, char **argv) {
+    settings s = { .png = NULL };
+    dt_comm *comm = dt_comm_world(&argc, &argv);
+    if (!comm) die(NULL);
+    const option_desc options[] = {
+        { "png", 's', &s.png, "FILE   the picture, its numbers beside it as CSV; default figures/ch07_allreduce.png, with --quick none" },
+        { "quick", 'b', &s.quick, "    fewer sizes, fewer rounds" },
+    };
+    read_options(argc, argv, comm, "All-reduce by hand, measured from 4 bytes to 16 MB. Start it with mpiexec -n 3.", options, 2);
+    if (!s.png && !s.quick) s.png = "figures/ch07_allreduce.png";
+    print_machine(comm, NULL, 1);
+    check(comm, send_and_receive(comm));
+    check(comm, sum_of_three(comm));
+    check(comm, check_broadcast(comm));
+    check(comm, same_as_header(comm, naive, DT_NAIVE));
+    check(comm, same_as_header(comm, tree, DT_TREE));
+    check(comm, same_as_header(comm, ring, DT_RING));
+    check(comm, same_as_header(comm, doubling, DT_DOUBLING));
+    if (dt_comm_size(comm) > 1) {
+        static results r;
+        char title[200];
+        check(comm, measure(comm, &s, &r));
+        if (dt_comm_rank(comm) == 0) {
+            print_table(&r);
+            verdict(&r, title, sizeof title);
+            if (s.png) check(comm, draw(&r, title, s.png));
+            if (s.png) printf("drawn in %s\n", s.png);
+        }
+    }
+    dt_comm_free(comm);
+    return 0;
+}
+
+// ## Exercises
+//
+// 1. Predict: on 8 ranks, how many messages does rank 0 send in each of the four ways, and how many bytes of a vector of
+//    1 MiB? dt_comm_times tells the numbers; dt_allreduce_step lists the steps without running any.
+// 2. Implement halving-doubling: like doubling, but partners exchange only the half that the other keeps, then a quarter.
+//    Hold it against DT_HALVING.
+// 3. Measure: run with 2, 3, 4 and 5 ranks. Which of the three fitted numbers grows when ranks outnumber cores, and why is
+//    it that one? Then say DTRAIN_WAIT=spin and look again.
+// 4. Predict, then measure: a net of 9840 parameters sends 78720 bytes a step. How long does each way take for it?

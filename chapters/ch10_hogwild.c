@@ -1,0 +1,385 @@
+// Chapter 10. Hogwild                                         uses [S6] [S7] [S9.6] [S10.4] [S12]
+//
+// You will learn   what is lost when threads add without a lock; why sparse problems do not mind; what a dense net does
+// New since ch09   about 90 lines: threads, relaxed atomics, a lost-update count, Hogwild by hand
+// Run              make ch10 && ./ch10
+// Check            ./ch10 --quick --data synthetic
+//
+//~ load, add, store: <num> of <num> additions lost
+//| fetch-and-add:    0 of 20000000 additions lost
+//| one thread, sparse: with and without a lock the same bits
+//| one worker, net: by hand and by dt_train_hogwild the same bits
+//~ <num>        <num> s    <num>x     <num> %   staleness <num>
+
+#define DTRAIN_IMPLEMENTATION
+#include "chapter.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { MOST = 5 }; // workers
+
+typedef struct settings {
+    const char *data, *png;
+    int images, workers, batch, samples;
+    uint64_t seed;
+    bool quick;
+} settings;
+
+// Runs fn(worker 0), ..., fn(worker n-1) at once, each on a thread, and returns the seconds until the last one is done. They
+// wait for each other at a start line, or the first would be done before the last begins.
+typedef struct runner { void *(*fn)(void *); void *worker; atomic_int *missing; } runner;
+
+static void *from_start_line(void *arg) {
+    const runner *r = arg;
+    atomic_fetch_sub(r->missing, 1);
+    while (atomic_load(r->missing) > 0) sched_yield();
+    return r->fn(r->worker);
+}
+
+static double at_once(int n, void *(*fn)(void *), void *workers, size_t size) {
+    pthread_t thread[MOST];
+    runner run[MOST];
+    atomic_int missing = n;
+    const double start = dt_now();
+    for (int i = 0; i < n; ++i) {
+        run[i] = (runner){ fn, (char *)workers + (size_t)i * size, &missing };
+        if (pthread_create(&thread[i], NULL, from_start_line, &run[i]) != 0) { fprintf(stderr, "the system gives no more threads\n"); exit(1); }
+    }
+    for (int i = 0; i < n; ++i) pthread_join(thread[i], NULL);
+    return dt_now() - start;
+}
+
+// ## 10.1 A lost update
+//
+// Threads share memory. Two that add 1 to the same number both load it, add, and store it; if both have loaded before one
+// stores, one addition is gone:
+//
+//     thread A   load 7            store 8
+//     thread B          load 7              store 8       two additions, and the number went from 7 to 8
+//
+// In C a plain `x += 1` from two threads is a data race, and the program means nothing at all. A *relaxed atomic* load or
+// store is always whole, and means what it says; load, add, store with it may lose an update, but nothing worse. A
+// fetch-and-add is one operation and loses nothing, but costs several times as much (and does not exist for floats).
+//
+// The loss depends on how many numbers there are to meet at: threads add to random places of a vector of d numbers.
+
+// [region: lost]
+enum { ADDITIONS = 10000000 };
+typedef struct adder { _Atomic uint32_t *x; uint32_t d, number; bool whole; } adder;
+
+static void *add_ones(void *arg) {
+    const adder *a = arg;
+    uint32_t random = a->number + 1;
+    for (int i = 0; i < ADDITIONS; ++i) {
+        random = random * 1664525u + 1013904223u;
+        _Atomic uint32_t *x = &a->x[(uint64_t)random * a->d >> 32];
+        if (a->whole) atomic_fetch_add_explicit(x, 1, memory_order_relaxed);
+        else atomic_store_explicit(x, atomic_load_explicit(x, memory_order_relaxed) + 1, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+static uint32_t lost_additions(uint32_t d, bool whole) { // of two threads
+    _Atomic uint32_t *x = calloc(d, sizeof *x);
+    uint32_t lost = 2 * ADDITIONS;
+    if (!x) return lost;
+    adder a[2] = { { x, d, 0, whole }, { x, d, 1, whole } };
+    at_once(2, add_ones, a, sizeof *a);
+    for (uint32_t i = 0; i < d; ++i) lost -= atomic_load_explicit(&x[i], memory_order_relaxed);
+    free((void *)(uintptr_t)x);
+    return lost;
+}
+// [end]
+
+static void show_lost(void) {
+    printf("load, add, store: %u of %u additions lost\n", lost_additions(1, false), 2u * ADDITIONS);
+    printf("fetch-and-add:    %u of %u additions lost\n", lost_additions(1, true), 2u * ADDITIONS);
+    printf("\nnumbers in the vector   lost\n");
+    for (uint32_t d = 1; d <= 1u << 16; d *= 16) printf("%21u   %.4f %%\n", d, 100.0 * lost_additions(d, false) / (2.0 * ADDITIONS));
+}
+
+// ## 10.2 Where the theory holds: sparse updates
+//
+// Recht, Ré, Wright and Niu (2011) proved that SGD stands this if each update touches few numbers, so that two rarely meet.
+// Logistic regression over 65536 features, of which each sample has 16:
+//
+//     z = sum of w_f x_f over the sample's features     p = 1 / (1 + exp(-z))     w_f -= lr (p - y) x_f
+//
+// The labels come from hidden weights. Two samples share a feature with a chance of about 16 * 16 / 65536 = 0.4 %.
+
+enum { FEATURES = 65536, FILLED = 16, EPOCHS = 5 };
+typedef struct sample { uint16_t f[FILLED]; int8_t x[FILLED]; int8_t y; } sample;
+
+static void make_samples(sample *s, int count, uint64_t seed) {
+    for (int i = 0; i < count; ++i) {
+        float z = 0.0f;
+        for (int k = 0; k < FILLED; ++k) {
+            const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 10, (uint32_t)i, (uint32_t)k);
+            s[i].f[k] = (uint16_t)r.v[0], s[i].x[k] = r.v[1] & 1 ? 1 : -1;
+            z += (float)s[i].x[k] * (dt_uniform(dt_philox(seed, DT_RNG_SYNTHETIC, 11, s[i].f[k], 0).v[0]) - 0.5f); // a hidden weight
+        }
+        s[i].y = z > 0.0f;
+    }
+}
+
+// [region: sparse]
+typedef struct sparse { const sample *s; _Atomic float *w; pthread_mutex_t *lock; int first, end; } sparse;
+
+static float weight(const sparse *t, int f) { return atomic_load_explicit(&t->w[f], memory_order_relaxed); }
+
+static void *sparse_worker(void *arg) {
+    const sparse *t = arg;
+    for (int i = t->first; i < t->end; ++i) {
+        const sample *s = &t->s[i];
+        float z = 0.0f;
+        if (t->lock) pthread_mutex_lock(t->lock); // the locked twin: one sample at a time
+        for (int k = 0; k < FILLED; ++k) z += weight(t, s->f[k]) * (float)s->x[k];
+        const float change = 0.2f * ((float)s->y - 1.0f / (1.0f + expf(-z)));
+        for (int k = 0; k < FILLED; ++k) // load, add, store
+            atomic_store_explicit(&t->w[s->f[k]], weight(t, s->f[k]) + change * (float)s->x[k], memory_order_relaxed);
+        if (t->lock) pthread_mutex_unlock(t->lock);
+    }
+    return NULL;
+}
+// [end]
+
+typedef struct sparse_run { double seconds, loss; uint64_t hash; } sparse_run;
+
+static sparse_run train_sparse(const sample *s, int count, int workers, bool locked) {
+    static _Atomic float w[FEATURES];
+    static float plain[FEATURES];
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    sparse t[MOST];
+    sparse_run best = { INFINITY, 0.0, 0 };
+    for (int again = 0; again < 3; ++again) { // the best time of three: others use this machine as well
+        for (int f = 0; f < FEATURES; ++f) atomic_store_explicit(&w[f], 0.0f, memory_order_relaxed);
+        for (int i = 0; i < workers; ++i)
+            t[i] = (sparse){ s, w, locked ? &lock : NULL, (int)((int64_t)count * i / workers), (int)((int64_t)count * (i + 1) / workers) };
+        double seconds = 0.0;
+        for (int epoch = 0; epoch < EPOCHS; ++epoch) seconds += at_once(workers, sparse_worker, t, sizeof *t);
+        best.seconds = fmin(best.seconds, seconds);
+    }
+    for (int f = 0; f < FEATURES; ++f) plain[f] = weight(t, f);
+    for (int i = 0; i < count; ++i) {
+        double z = 0.0;
+        for (int k = 0; k < FILLED; ++k) z += (double)(plain[s[i].f[k]] * (float)s[i].x[k]);
+        best.loss += log1p(exp(s[i].y ? -z : z)) / count;
+    }
+    best.hash = dt_hash(plain, sizeof plain, 0);
+    return best;
+}
+
+// ## 10.3 Where it does not: a dense net, by hand
+//
+// In a convolutional net every step touches every one of 9840 numbers, so any two steps that overlap in time collide nearly
+// everywhere. Hogwild still runs: each worker copies the shared vector, computes a gradient in its own net, lets its own Adam
+// turn it into a change, and adds the change number by number. What others did between the copy and the addition is the
+// step's *staleness*.
+
+// [region: net]
+typedef struct shared { _Atomic float *w; atomic_uint steps; } shared;
+typedef struct worker { shared *all; dt_net *net; dt_optimizer *opt; dt_batches it; float *change; uint64_t stale; dt_err error; } worker;
+
+static dt_err hogwild_step(worker *h, const dt_batch *batch) {
+    const size_t n = dt_net_count(h->net);
+    const unsigned seen = atomic_load_explicit(&h->all->steps, memory_order_relaxed);
+    for (size_t i = 0; i < n; ++i) dt_net_values(h->net)[i] = atomic_load_explicit(&h->all->w[i], memory_order_relaxed);
+    DT_TRY(dt_net_load(h->net, batch));
+    DT_TRY(dt_forward(h->net));
+    DT_TRY(dt_backward(h->net));
+    dt_optimizer_change(h->opt, h->change);
+    for (size_t i = 0; i < n; ++i)
+        atomic_store_explicit(&h->all->w[i], atomic_load_explicit(&h->all->w[i], memory_order_relaxed) + h->change[i], memory_order_relaxed);
+    h->stale += atomic_fetch_add_explicit(&h->all->steps, 1, memory_order_relaxed) - seen;
+    return DT_OK;
+}
+
+static void *hogwild_worker(void *arg) {
+    worker *h = arg;
+    for (dt_batch batch; h->error == DT_OK && dt_batches_next(&h->it, &batch);) h->error = hogwild_step(h, &batch);
+    return NULL;
+}
+// [end]
+
+// One epoch on n workers; each has its share of the data. The result ends in net.
+static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_train_desc *d) {
+    const size_t count = dt_net_count(net);
+    shared all = { .w = calloc(count, sizeof *all.w) };
+    worker h[MOST];
+    uint32_t *index = malloc(d->data->count * sizeof *index), start[MOST + 1];
+    memset(h, 0, sizeof h);
+    dt_err error = all.w && index ? dt_partition(index, start, NULL, (uint32_t)n, d->data->count, d->seed) : DT_ENOMEM;
+    for (size_t i = 0; i < count && error == DT_OK; ++i) atomic_store_explicit(&all.w[i], dt_net_values(net)[i], memory_order_relaxed);
+    for (int i = 0; i < n && error == DT_OK; ++i) {
+        h[i] = (worker){ .all = &all, .net = dt_net_clone(net), .change = malloc(count * sizeof(float)) };
+        h[i].opt = h[i].net ? dt_optimizer_clone(opt, h[i].net) : NULL;
+        error = !h[i].opt || !h[i].change ? DT_ENOMEM : dt_batches_init(&h[i].it, d->data, &(dt_batches_desc){ .global_batch = d->batch,
+                .seed = d->seed + (uint64_t)i, .shuffle = true, .subset = index + start[i], .subset_count = start[i + 1] - start[i] });
+    }
+    if (error == DT_OK) at_once(n, hogwild_worker, h, sizeof *h);
+    for (size_t i = 0; i < count && error == DT_OK; ++i) dt_net_values(net)[i] = atomic_load_explicit(&all.w[i], memory_order_relaxed);
+    for (int i = 0; i < n; ++i) {
+        if (error == DT_OK) error = h[i].error;
+        dt_batches_free(&h[i].it);
+        dt_optimizer_free(h[i].opt);
+        dt_net_free(h[i].net);
+        free(h[i].change);
+    }
+    free((void *)(uintptr_t)all.w), free(index);
+    return error;
+}
+
+// ## 10.4 Speed, accuracy and staleness
+//
+// One row a number of workers: the header's Hogwild on the net [S10.4], with Adam and batches of 32, one epoch in which each
+// worker sees 1/N of the data. The test is scored with dropout off.
+
+typedef struct net_run { double seconds, accuracy, stale, share[DT_STALENESS_BINS]; uint64_t hash; } net_run;
+
+static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dataset *test, int workers, bool by_hand, net_run *r) {
+    dt_hogwild_result result = { .train = { .seconds = 0.0 } };
+    dt_score score;
+    double steps = 0.0;
+    dt_net *net = mnist_net(train->classes);
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed }));
+    dt_optimizer *opt = dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
+    const dt_train_desc desc = { .data = train, .epochs = 1, .batch = (uint32_t)s->batch, .seed = s->seed };
+    if (!opt) return DT_ENOMEM;
+    DT_TRY(by_hand ? hogwild_by_hand(net, opt, workers, &desc) : dt_train_hogwild(net, opt, workers, &desc, &result));
+    DT_TRY(dt_evaluate(net, test, NULL, &score));
+    *r = (net_run){ .seconds = result.train.seconds, .accuracy = dt_score_accuracy(&score), .hash = dt_net_hash(net) };
+    for (int b = 0; b < DT_STALENESS_BINS; ++b) steps += (double)result.staleness[b], r->stale += b * (double)result.staleness[b];
+    for (int b = 0; b < DT_STALENESS_BINS && steps > 0.0; ++b) r->share[b] = (double)result.staleness[b] / steps;
+    r->stale /= steps > 0.0 ? steps : 1.0;
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+static void must(bool same, const char *sentence) {
+    fprintf(same ? stdout : stderr, "%s%s\n", same ? "" : "NOT TRUE: ", sentence);
+    if (!same) exit(1);
+}
+
+// ## 10.5 The pictures
+
+typedef struct results { int n; double workers[MOST], speed[3][MOST]; net_run net[MOST]; char about[160]; } results;
+
+static dt_chart *chart(const results *r, const char *title, const char *subtitle, const char *x, const char *y, bool percent) {
+    return dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = r->about, .machine = true, .x_label = x, .y_label = y,
+                                          .x_ticks = r->workers, .x_tick_count = (size_t)r->n, .y_format = percent ? DT_TICKS_PERCENT : DT_TICKS_PLAIN });
+}
+
+static dt_err finish(dt_chart *c, const char *prefix, const char *name) {
+    char png[512];
+    snprintf(png, sizeof png, "%s_%s.png", prefix, name);
+    dt_err error = dt_chart_save(c, png);
+    dt_chart_free(c);
+    if (error == DT_OK) printf("drawn in %s\n", png);
+    return error;
+}
+
+static dt_err draw(const results *r, const char *prefix) {
+    static const char *const label[3] = { "sparse, no lock", "sparse, one lock", "dense net" };
+    enum { BINS = 8 };
+    static const int from[BINS + 1] = { 0, 1, 2, 3, 4, 8, 16, 32, DT_STALENESS_BINS };
+    static const char *const number[BINS] = { "0", "1", "2", "3", "4-7", "8-15", "16-31", "32+" }, *const who[MOST] = { "N = 1", "N = 2", "N = 3", "N = 4", "N = 5" };
+    double accuracy[MOST], bars[MOST * BINS] = { 0.0 }, least = 1.0, most = 0.0;
+    char title[240];
+    const int at = dt_cores() < r->n ? dt_cores() : r->n; // as many workers as cores
+    snprintf(title, sizeof title, "%d workers on %d core%s: %.2f times one without a lock, %.2f times with one; the dense net %.2f times", at, dt_cores(),
+             dt_cores() == 1 ? "" : "s", r->speed[0][at - 1], r->speed[1][at - 1], r->speed[2][at - 1]);
+    dt_chart *c = chart(r, title, "Each speed against one worker without a lock (sparse), or one worker (net)", "workers", "speedup", false);
+    dt_chart_shade_cores(c);
+    dt_chart_reference(c, &(dt_reference){ .label = "ideal", .slope = 1.0, .from = 1.0, .to = r->n });
+    for (int k = 0; k < 3; ++k) dt_chart_line(c, &(dt_series){ .label = label[k], .n = (size_t)r->n, .x = r->workers, .y = r->speed[k] });
+    DT_TRY(finish(c, prefix, "speedup"));
+
+    for (int i = 0; i < r->n; ++i) accuracy[i] = r->net[i].accuracy, least = fmin(least, accuracy[i]), most = fmax(most, accuracy[i]);
+    snprintf(title, sizeof title, "The dense net stays between %.1f and %.1f %% with 1 to %d workers and no lock", 100 * least, 100 * most, r->n);
+    c = chart(r, title, "Test accuracy after one epoch, dropout off; Adam", "workers", "test accuracy", true);
+    dt_chart_shade_cores(c);
+    dt_chart_line(c, &(dt_series){ .label = "accuracy", .n = (size_t)r->n, .x = r->workers, .y = accuracy });
+    DT_TRY(finish(c, prefix, "accuracy"));
+
+    for (int i = 1; i < r->n; ++i)
+        for (int b = 0; b < BINS; ++b)
+            for (int k = from[b]; k < from[b + 1]; ++k) bars[(i - 1) * BINS + b] += r->net[i].share[k];
+    snprintf(title, sizeof title, "A step is %.1f steps late on average with 2 workers, %.1f with %d", r->net[1].stale, r->net[r->n - 1].stale, r->n);
+    c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = "Staleness: steps by others between a worker's copy of the vector and its own addition",
+        .caption = r->about, .machine = true, .x_label = "steps by others in between", .y_label = "share of the steps", .y_format = DT_TICKS_PERCENT });
+    dt_chart_bars(c, &(dt_bars){ .groups = BINS, .series = (size_t)r->n - 1, .names = number, .labels = who + 1, .y = bars });
+    return finish(c, prefix, "staleness");
+}
+
+int main(int argc, char **argv) {
+    settings s = { .data = "auto", .batch = 32, .seed = 1234 };
+    dt_comm *comm = dt_comm_alone();
+    const option_desc options[] = {
+        { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
+        { "images", 'i', &s.images, "N   training images of the net; default 20000, --quick 1024" },
+        { "samples", 'i', &s.samples, "N   of the sparse problem, at most 10000000; default 200000, --quick 20000" },
+        { "workers", 'i', &s.workers, "N   the most threads, 2 to 5; default 5, --quick 2" },
+        { "batch", 'i', &s.batch, "B   of each worker, default 32" },
+        { "seed", 'u', &s.seed, "S   default 1234" },
+        { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with CSVs; default figures/ch10, with --quick none" },
+        { "quick", 'b', &s.quick, "    less of everything" },
+    };
+    if (!comm) die(NULL);
+    read_options(argc, argv, comm, "Hogwild by hand: threads that share one parameter vector without a lock.", options, sizeof options / sizeof *options);
+    if (s.workers > MOST || s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
+    if (s.batch > 65536 || s.samples > 10000000) usage_error(comm, "ch10", "at most --batch 65536 and --samples 10000000");
+    if (!s.png && !s.quick) s.png = "figures/ch10";
+    if (!s.images) s.images = s.quick ? 1024 : 20000;
+    if (!s.samples) s.samples = s.quick ? 20000 : 200000;
+    static results r;
+    r.n = s.workers ? s.workers : s.quick ? 2 : MOST;
+    dt_dataset train, test, some, few;
+    load_data(comm, s.data, "ch10", &train, &test);
+    check_all(comm, dt_dataset_view(&some, &train, 0, (uint32_t)s.images));
+    check_all(comm, dt_dataset_view(&few, &test, 0, s.quick ? 1000 : test.count));
+    print_machine(comm, &some, r.n);
+    show_lost();
+
+    sample *samples = malloc((size_t)s.samples * sizeof *samples);
+    if (!samples) usage_error(comm, "ch10", "--samples: not so much memory");
+    make_samples(samples, s.samples, s.seed);
+    printf("\nsparse   no lock                      one lock\n");
+    sparse_run first = { 0.0, 0.0, 0 };
+    for (int n = 1; n <= r.n; ++n) {
+        const sparse_run free_run = train_sparse(samples, s.samples, n, false), locked = train_sparse(samples, s.samples, n, true);
+        if (n == 1) first = free_run;
+        if (n == 1) must(free_run.hash == locked.hash, "one thread, sparse: with and without a lock the same bits");
+        r.workers[n - 1] = n, r.speed[0][n - 1] = first.seconds / free_run.seconds, r.speed[1][n - 1] = first.seconds / locked.seconds;
+        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds, r.speed[0][n - 1], free_run.loss,
+               locked.seconds, r.speed[1][n - 1], locked.loss);
+    }
+    free(samples);
+
+    printf("\nnet      time     speedup   accuracy\n");
+    net_run by_hand;
+    for (int n = 1; n <= r.n; ++n) {
+        check(comm, train_net(&s, &some, &few, n, false, &r.net[n - 1]));
+        if (n == 1) check(comm, train_net(&s, &some, &few, 1, true, &by_hand));
+        if (n == 1) must(by_hand.hash == r.net[0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
+        r.speed[2][n - 1] = r.net[0].seconds / r.net[n - 1].seconds;
+        printf("%-8d %.2f s %7.2fx   %7.2f %%   staleness %.2f\n", n, r.net[n - 1].seconds, r.speed[2][n - 1], 100 * r.net[n - 1].accuracy, r.net[n - 1].stale);
+    }
+    check(comm, train_net(&s, &some, &few, 2, true, &by_hand));
+    printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy);
+    snprintf(r.about, sizeof r.about, "Net: %s, %u training and %u test images. Sparse: %d synthetic samples. ", some.name, some.count, few.count, s.samples);
+    if (s.png) check(comm, draw(&r, s.png));
+    dt_dataset_free(&train);
+    dt_dataset_free(&test);
+    dt_comm_free(comm);
+    return 0;
+}
+
+// ## Exercises
+//
+// 1. Predict: with 16 features of d in each sample and two threads, at which d do half of the updates meet another one?
+//    Change FEATURES and look at the loss and at the speed.
+// 2. Implement: one lock for each 4096 features instead of one for all. In which order must a thread take two of them?
+// 3. Measure: the dense net with one worker and dt_sgd instead of Adam, then with five. Adam's state is each worker's own: what
+//    does that do to steps that are stale?

@@ -1,0 +1,105 @@
+#!/bin/sh
+# Runs every chapter on small settings and compares what it prints with what its head comment promises.
+#
+#   sh chapters/check.sh               all chapters
+#   sh chapters/check.sh ch03 ch07     these
+#
+# In a chapter's source:
+#   // Check   ./ch03 --quick          the command to run; without such a line, the program of the Run line
+#   //| text                           a line of output, exactly
+#   //~ text <num>                     a line in which each number may be any number (16 hex digits count as one, and how
+#                                      many blanks stand between words does not matter)
+# The promised lines must come in this order; other lines may stand between them. The program must end with 0.
+# MPIEXEC in the environment takes mpiexec's place. Outputs stay in build/check.
+
+cd "$(dirname "$0")/.." || exit 1
+folder=build/check
+mkdir -p "$folder" || exit 1
+if [ -z "$MPIEXEC" ]; then
+    if command -v mpiexec.mpich >/dev/null 2>&1; then MPIEXEC=mpiexec.mpich; else MPIEXEC=mpiexec; fi
+fi
+limit=
+if command -v timeout >/dev/null 2>&1; then limit='timeout 300'; fi
+
+# The command of a chapter: its Check line, else the Run line behind "make chNN && ", without a remark in parentheses.
+command_of() {
+    line=$(sed -n 's|^// Check  *||p' "$1" | head -n 1)
+    [ -n "$line" ] || line=$(sed -n 's|^// Run  *||p' "$1" | head -n 1 | sed 's|^make [^&]*&& *||')
+    printf '%s\n' "$line" | sed -e 's|   *(.*$||' -e "s|^mpiexec |$MPIEXEC |" -e 's|[[:space:]]*$||'
+}
+
+# Prints the first promised line that the output does not have; nothing if it has them all.
+missing_line() {
+    awk '
+        function mask(text) {
+            gsub(hex, "<num>", text)
+            gsub(/[-+]?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?/, "<num>", text)
+            gsub(/[ \t]+/, " ", text)
+            sub(/^ /, "", text)
+            return text
+        }
+        BEGIN { hex = "[0-9a-f][0-9a-f][0-9a-f][0-9a-f]"; hex = hex hex hex hex }
+        { sub(/[ \t\r]+$/, "") }
+        FNR == NR {
+            if (/^\/\/[|~]/) {
+                kind[++promised] = substr($0, 3, 1)
+                text = substr($0, 4)
+                sub(/^ /, "", text)
+                want[promised] = text
+            }
+            next
+        }
+        at < promised {
+            if (kind[at + 1] == "|" ? $0 == want[at + 1] : mask($0) == mask(want[at + 1])) ++at
+        }
+        END {
+            if (promised == 0) print "(the source promises no line: //| or //~)"
+            else if (at < promised) print kind[at + 1] " " want[at + 1]
+        }' "$1" "$2"
+}
+
+passed=0
+failed=0
+fail() { # chapter, reason
+    echo "FAILED  $1   $2"
+    failed=$((failed + 1))
+}
+
+if [ $# -eq 0 ]; then
+    for source in chapters/ch[0-9][0-9]_*.c; do
+        name=${source#chapters/}
+        set -- "$@" "${name%%_*}"
+    done
+fi
+
+for chapter in "$@"; do
+    source=
+    for file in chapters/"$chapter"_*.c; do
+        if [ -f "$file" ]; then source=$file; fi
+    done
+    if [ -z "$source" ]; then fail "$chapter" "there is no chapters/${chapter}_*.c"; continue; fi
+    if [ ! -x "./$chapter" ]; then fail "$chapter" "./$chapter is not built: make $chapter"; continue; fi
+    run=$(command_of "$source")
+    if [ -z "$run" ]; then fail "$chapter" "$source has no Run and no Check line"; continue; fi
+    # shellcheck disable=SC2086
+    $limit sh -c "$run" <"/dev/null" >"$folder/$chapter.out" 2>"$folder/$chapter.err"
+    code=$?
+    if [ $code -ne 0 ]; then
+        fail "$chapter" "$run ended with $code: $(grep . "$folder/$chapter.err" "$folder/$chapter.out" /dev/null | grep -E 'err:|MISMATCH' | sed 's|^[^:]*:||' | tail -n 1)"
+        continue
+    fi
+    missing=$(missing_line "$source" "$folder/$chapter.out")
+    if [ -n "$missing" ]; then
+        fail "$chapter" "$run"
+        case $missing in
+        '('*) echo "        $missing" ;;
+        *) echo "        $folder/$chapter.out lacks this line of $source, or has it too early:"
+           echo "        //$missing" ;;
+        esac
+        continue
+    fi
+    echo "ok      $chapter   $run"
+    passed=$((passed + 1))
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

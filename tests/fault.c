@@ -1,0 +1,94 @@
+/* A training run in which one rank fails in a way that the command line says; test_fault.sh runs it and judges.
+
+     fault METHOD HOW VICTIM [SECONDS]      METHOD sync or psgd; HOW see below; VICTIM the rank; SECONDS of patience */
+#ifdef DTRAIN_HEADER
+#define DTRAIN_IMPLEMENTATION
+#include DTRAIN_HEADER
+#else
+#define DTRAIN_IMPLEMENTATION
+#include "../dtrain.h"
+#endif
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *how;
+static int victim;
+
+static void die(dt_comm *comm) {
+    char line[640];
+    if (dt_comm_may_speak(comm)) {
+        dt_comm_complaint(comm, line, sizeof line);
+        fprintf(stderr, "%s\n", line);
+        fflush(stderr);
+    }
+    dt_comm_abort(comm, 1);
+    exit(1);
+}
+
+static void check(dt_comm *comm, dt_err error) {
+    if (error != DT_OK) die(comm);
+}
+
+static bool is(const dt_comm *comm, const char *what) { return dt_comm_rank(comm) == victim && strcmp(how, what) == 0; }
+
+typedef struct run { dt_comm *comm; dt_net *net; } run;
+
+/* In the fifth step of the second epoch. */
+static bool on_step(const dt_progress *p, void *user) {
+    run *r = user;
+    dt_comm_progress(r->comm, (uint64_t)p->epoch * p->steps + p->step, "training");
+    if (p->epoch != 1 || p->step != 5) return true;
+    if (is(r->comm, "kill")) kill(getpid(), SIGKILL);
+    if (is(r->comm, "segv")) kill(getpid(), SIGSEGV);
+    if (is(r->comm, "exit")) exit(0);
+    if (is(r->comm, "_exit")) _exit(0);
+    if (is(r->comm, "stop")) kill(getpid(), SIGSTOP);
+    if (is(r->comm, "loop")) for (volatile unsigned i = 0;; ++i) { }
+    if (is(r->comm, "nan")) dt_net_values(r->net)[3] = NAN;
+    if (is(r->comm, "flip")) dt_net_values(r->net)[dt_net_count(r->net) / 2] += 1.0f;
+    if (is(r->comm, "slow")) nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+    return true;
+}
+
+int main(int argc, char **argv) {
+    dt_comm *comm = dt_comm_world(&argc, &argv);
+    if (!comm || argc < 4) return fprintf(stderr, "fault METHOD HOW VICTIM [SECONDS]\n"), 2;
+    how = argv[2], victim = atoi(argv[3]);
+    if (argc > 4) dt_comm_set_patience(comm, atof(argv[4]));
+
+    dt_dataset data;
+    dt_comm_phase(comm, "loading data");
+    if (is(comm, "open")) check(comm, dt_idx_load(&data, "no-such-images", "no-such-labels", 10));
+    check(comm, dt_dataset_synthetic(&data, 1024, is(comm, "data") ? 2 : 1));
+    check(comm, dt_comm_same(comm, "the data", data.hash));
+    check(comm, dt_comm_same(comm, "the settings", is(comm, "settings") ? 1 : 2));
+    if (is(comm, "nap")) sleep(2);
+
+    dt_net *net = dt_net_new(1, 28, 28);
+    dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 4, .kernel = 5 });
+    dt_maxpool2d(net, 4);
+    dt_relu(net);
+    dt_linear(net, "fc1", 10);
+    check(comm, dt_net_build(net, &(dt_build_desc){ .batch = 64, .seed = is(comm, "weights") ? 2 : 1 }));
+    check(comm, dt_comm_same(comm, "the starting weights", dt_net_hash(net)));
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.5f });
+
+    run r = { comm, net };
+    dt_train_result result;
+    dt_train_desc desc = { .data = &data, .epochs = 20, .batch = 64, .seed = 1, .check_every = 8, .on_step = on_step, .user = &r };
+    check(comm, strcmp(argv[1], "sync") == 0 ? dt_train_sync(net, opt, comm, &desc, &result) : dt_train_psgd(net, opt, comm, &desc, &result));
+
+    dt_comm_phase(comm, "evaluating");
+    dt_score score;
+    if (is(comm, "leave")) { dt_comm_free(comm); return 0; }
+    check(comm, dt_evaluate(net, &data, comm, &score));
+    if (dt_comm_rank(comm) == 0) printf("%d ranks, accuracy %.4f\n", dt_comm_size(comm), dt_score_accuracy(&score));
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    dt_dataset_free(&data);
+    dt_comm_free(comm);
+    return 0;
+}

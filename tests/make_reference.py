@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Writes tests/data/reference.bin: what PyTorch computes for two small cases that tests/test_net.c repeats.
+
+    python3 tests/make_reference.py          (Debian: python3-torch; made with torch 1.13)
+
+Inputs and initial values are not in the file: both sides draw them from the generator below. PyTorch computes in double
+precision, so that its numbers are the better ones of the two. The file is a sequence of records, all little-endian:
+
+    name (24 bytes, zeros behind)   u32 count   count floats
+"""
+import os
+import struct
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+torch.set_default_dtype(torch.float64)
+
+
+class Numbers:
+    """x = x*1664525 + 1013904223 mod 2^32; the high bits are used."""
+
+    def __init__(self, seed):
+        self.x = seed
+
+    def next(self):
+        self.x = (self.x * 1664525 + 1013904223) % 2**32
+        return self.x
+
+    def byte(self):
+        return self.next() >> 24
+
+    def weights(self, shape, fan_in):
+        bound = np.float32(1.0) / np.sqrt(np.float32(fan_in))
+        u = np.array([self.next() >> 8 for _ in range(int(np.prod(shape)))], dtype=np.float32) * np.float32(2.0**-24)
+        return torch.from_numpy(((np.float32(2) * u - np.float32(1)) * bound).astype(np.float64)).reshape(shape)
+
+
+class S0Net(torch.nn.Module):
+    """The MNIST net, dropout left out."""
+
+    shapes = [(10, 1, 5, 5), (10,), (20, 10, 5, 5), (20,), (50, 80), (50,), (10, 50), (10,)]
+    fan_in = [25, 25, 250, 250, 80, 80, 50, 50]
+    image = (1, 28, 28)
+    classes = 10
+
+    def forward(self, x, w):
+        x = F.relu(F.max_pool2d(F.conv2d(x, w[0], w[1]), 2))
+        x = F.max_pool2d(F.relu(F.max_pool2d(F.conv2d(x, w[2], w[3]), 2)), 2)
+        x = F.relu(F.linear(x.flatten(1), w[4], w[5]))
+        return F.linear(x, w[6], w[7])
+
+
+class OddNet(torch.nn.Module):
+    """Strides, padding, no bias, odd sizes, three colours."""
+
+    shapes = [(7, 3, 3, 3), (9, 7, 3, 3), (9,), (12, 18), (12,), (5, 12), (5,)]
+    fan_in = [27, 63, 63, 18, 18, 12, 12]
+    image = (3, 17, 13)
+    classes = 5
+
+    def forward(self, x, w):
+        x = F.relu(F.conv2d(x, w[0], None, stride=2, padding=1))        # 9 x 7
+        x = F.max_pool2d(F.conv2d(x, w[1], w[2], padding=2), 5)         # 11 x 9 -> 2 x 1
+        x = F.relu(F.linear(x.flatten(1), w[3], w[4]))
+        return F.linear(x, w[5], w[6])
+
+
+IMAGES, BATCH = 48, 37
+
+
+def data(net):
+    n = Numbers(7)
+    pixels = np.array([n.byte() for _ in range(IMAGES * int(np.prod(net.image)))], dtype=np.float64).reshape((IMAGES,) + net.image)
+    labels = np.array([n.byte() % net.classes for _ in range(IMAGES)])
+    mean, std = float(np.float32(0.45)), float(np.float32(0.3))
+    return torch.from_numpy((pixels / 255 - mean) / std), torch.from_numpy(labels)
+
+
+def start(net):
+    n = Numbers(1)
+    return [n.weights(s, f).requires_grad_() for s, f in zip(net.shapes, net.fan_in)]
+
+
+def rows(step):
+    return torch.tensor([(step * 7 + i * 5) % IMAGES for i in range(BATCH)])
+
+
+def loss_of(net, w, x, y, step):
+    return F.nll_loss(F.log_softmax(net.forward(x[rows(step)], w), 1), y[rows(step)])
+
+
+def record(out, name, values):
+    values = np.asarray(values, dtype="<f4").ravel()
+    out.write(name.encode().ljust(24, b"\0") + struct.pack("<I", len(values)) + values.tobytes())
+
+
+def gradients(out, name, net):
+    x, y = data(net)
+    w = start(net)
+    loss = loss_of(net, w, x, y, 0)
+    loss.backward()
+    record(out, name + " loss", [loss.item()])
+    for i, p in enumerate(w):
+        g = p.grad.numpy().ravel()
+        record(out, f"{name} grad {i}", g)
+
+
+def training(out, name, net, make):
+    """Ten steps; the loss before each, then every 7th parameter."""
+    x, y = data(net)
+    w = start(net)
+    opt = make(w)
+    losses = []
+    for step in range(10):
+        opt.zero_grad()
+        loss = loss_of(net, w, x, y, step)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    record(out, name + " losses", losses)
+    flat = np.concatenate([p.detach().numpy().ravel() for p in w])
+    record(out, name + " values", flat[::7])
+
+
+def main():
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "reference.bin")
+    sgd, adam = torch.optim.SGD, torch.optim.Adam
+    with open(path, "wb") as out:
+        gradients(out, "s0", S0Net())
+        gradients(out, "odd", OddNet())
+        training(out, "sgd", S0Net(), lambda w: sgd(w, lr=0.05))
+        training(out, "momentum", S0Net(), lambda w: sgd(w, lr=0.01, momentum=0.5))
+        training(out, "nesterov", S0Net(), lambda w: sgd(w, lr=0.01, momentum=0.9, weight_decay=1e-2, nesterov=True))
+        training(out, "dampening", S0Net(), lambda w: sgd(w, lr=0.02, momentum=0.8, dampening=0.3, weight_decay=1e-3))
+        training(out, "adam", S0Net(), lambda w: adam(w, lr=1e-3))
+        training(out, "adam decay", S0Net(), lambda w: adam(w, lr=2e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=1e-2))
+    print(path, os.path.getsize(path), "bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+#!/bin/sh
+# Seven ways for a rank to fail, on 2 and 4 ranks, in both trainers: the job must end non-zero in time, with one line on
+# standard error that names the rank, its host, the step, and what differs. Healthy runs, also on a busy machine, must be silent.
+#
+#   tests/test_fault.sh [fault]       the program made from tests/fault.c; without it, it is compiled here
+cd "$(dirname "$0")/.." || exit 2
+MPIEXEC=$(command -v mpiexec.mpich || echo mpiexec)
+MPICC=$(command -v mpicc.mpich || echo mpicc)
+work=$(mktemp -d) || exit 2
+trap 'kill $busy 2>/dev/null; rm -rf "$work"' EXIT
+passed=0 failed=0 busy=
+
+program=$1
+if [ -z "$program" ]; then
+    program=$work/fault
+    $MPICC -std=c11 -D_DEFAULT_SOURCE -O2 -ffp-contract=off -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -o "$program" tests/fault.c -lm -pthread || exit 2
+fi
+
+now() { date +%s%N; }
+fail() { failed=$((failed + 1)); echo "FAILED $*"; sed 's/^/    /' "$work/err"; }
+
+# run RANKS METHOD HOW VICTIM SECONDS: sets code and ms
+run() {
+    start=$(now)
+    timeout 30 "$MPIEXEC" -n "$1" "$program" "$2" "$3" "$4" "$5" >"$work/out" 2>"$work/err"
+    code=$? ms=$((($(now) - start) / 1000000))
+}
+
+# broken RANKS METHOD HOW VICTIM SECONDS PATTERN: the one line must match it
+broken() {
+    run "$1" "$2" "$3" "$4" "$5"
+    what="$3, $1 ranks, $2, victim $4: exit code $code, $ms ms"
+    lines=$(grep -c 'rank [0-9]* (' "$work/err")
+    if [ "$code" -eq 0 ] || [ "$code" -eq 124 ]; then fail "$what: must end non-zero"
+    elif [ "$ms" -gt 5000 ]; then fail "$what: too late"
+    elif [ "$lines" -ne 1 ]; then fail "$what: $lines lines, wanted 1"
+    elif ! grep -q "$6" "$work/err"; then fail "$what: wanted $6"
+    else passed=$((passed + 1)); echo "ok     $what"; fi
+}
+
+healthy() {
+    run "$1" "$2" "$3" "$4" "$5"
+    what="$3${busy:+, busy machine}, $1 ranks, $2: exit code $code, $ms ms"
+    if [ "$code" -ne 0 ] || [ -s "$work/err" ]; then fail "$what: must be silent"
+    else passed=$((passed + 1)); echo "ok     $what"; fi
+}
+
+host=$(uname -n | cut -c1-63)
+for ranks in 2 4; do
+    last=$((ranks - 1))
+    for method in sync psgd; do
+        if [ $method = sync ]; then victim=$last kill=kill quit=_exit other=flip says="fc1.weight"
+        else victim=0 kill=segv quit=exit other=settings says="the settings"; fi
+        [ $ranks = 4 ] && [ $method = psgd ] && other=weights says="the starting weights"
+        [ $ranks = 4 ] && [ $method = sync ] && other=data says="the data"
+        who="rank $victim ($host"
+        broken $ranks $method $kill  $victim 0 "$who.*ended without saying goodbye, in step 2[0-9] (training)"
+        broken $ranks $method $quit  $victim 0 "$who.*ended without saying goodbye, in step 2[0-9] (training)"
+        broken $ranks $method stop   $victim 1 "$who.*stopped by a signal, in step 2[0-9] (training)"
+        broken $ranks $method loop   $victim 1 "$who.*makes no progress, in step 2[0-9] (training)"
+        broken $ranks $method nan    $victim 0 "$who), step 2[0-9]: .*nan"
+        broken $ranks $method $other $last   0 "rank $last ($host) .*$says"
+        broken $ranks $method open   $victim 0 "$who): cannot open no-such-images"
+    done
+done
+broken 3 sync leave 1 1 "rank 1 ($host.*has left, though others wait for it, after step"
+
+healthy 2 sync none 0 0
+healthy 4 psgd none 0 0
+healthy 3 sync slow 1 1             # one step 300 ms late
+healthy 2 sync nap 1 1              # 2 s in a phase that is no step, with 1 s of patience
+for i in 1 2; do sh -c 'while :; do :; done' & busy="$busy $!"; done
+for i in 1 2 3; do
+    healthy 2 sync none 0 1
+    healthy 4 psgd none 0 1
+done
+broken 4 sync kill 2 0 "rank 2 ($host.*ended without saying goodbye, in step 2[0-9] (training)"
+broken 4 psgd _exit 1 0 "rank 1 ($host.*ended without saying goodbye, in step 2[0-9] (training)"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

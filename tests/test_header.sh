@@ -1,0 +1,107 @@
+#!/bin/sh
+# The header [S1.1] in every configuration and both compilers, with the strict flags: two C files, C++, DT_STATIC twice, with
+# and without MPI, threads and charts; what it exports and what it calls. Where nothing is run, nothing is generated either
+# (-fsyntax-only), which is what keeps this short.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+here=tests/test_header
+out=build/tests/header
+strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror -I."
+c11="-std=c11 -D_DEFAULT_SOURCE $strict"
+all="-DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS"
+mpicc=${MPICC:-mpicc}
+mkdir -p "$out"
+printf '#define DTRAIN_IMPLEMENTATION\n#include "dtrain.h"\nextern int x; int x;\n' >"$out/whole.c"
+passed=0
+failed=0
+
+# ok NAME COMMAND ...: must succeed and print nothing
+ok() {
+    name=$1
+    shift
+    if said=$("$@" 2>&1) && [ -z "$said" ]; then passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAILED  %s: %s\n' "$name" "$*"
+        printf '%s\n' "$said" | head -n 12
+    fi
+}
+
+# refused NAME TEXT COMMAND ...: must fail and say TEXT
+refused() {
+    name=$1 text=$2
+    shift 2
+    if said=$("$@" 2>&1); then
+        failed=$((failed + 1))
+        echo "FAILED  $name: compiled"
+    elif printf '%s\n' "$said" | grep -q "#error.*$text\|error: .*$text"; then passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAILED  %s: does not say "%s"\n%s\n' "$name" "$text" "$(printf '%s\n' "$said" | head -n 5)"
+    fi
+}
+
+configurations() { # compiler
+    cc=$1
+    # configurations
+    ok "$cc plain" $cc $c11 -fsyntax-only "$out/whole.c"
+    ok "$cc threads" $cc $c11 -fsyntax-only -DDTRAIN_WITH_THREADS "$out/whole.c"
+    ok "$cc charts" $cc $c11 -fsyntax-only -DDTRAIN_WITH_CHARTS "$out/whole.c"
+    #   (the MPI compiler adds linker options even where nothing is linked)
+    quiet=
+    [ $cc = clang ] && quiet=-Wno-unused-command-line-argument
+    ok "$cc MPI" env MPICH_CC=$cc OMPI_CC=$cc $mpicc $c11 $quiet -fsyntax-only -DDTRAIN_WITH_MPI "$out/whole.c"
+    ok "$cc MPI, threads, charts" env MPICH_CC=$cc OMPI_CC=$cc $mpicc $c11 $quiet -fsyntax-only -DDTRAIN_WITH_MPI $all "$out/whole.c"
+    ok "$cc gnu11" $cc -std=gnu11 $strict -fsyntax-only $all "$out/whole.c"
+    ok "$cc gnu11, no defines" $cc -std=gnu11 $strict -fsyntax-only "$out/whole.c"
+    ok "$cc declarations alone" $cc -std=c11 $strict -fsyntax-only $all -x c dtrain.h
+    ok "$cc declarations, MPI without mpi.h" $cc -std=c11 $strict -fsyntax-only -DDTRAIN_WITH_MPI -x c dtrain.h
+    ok "$cc DT_API" $cc $c11 -fsyntax-only '-DDT_API=extern __attribute__((visibility("default")))' "$out/whole.c"
+    ok "$cc DT_STATIC, all" $cc $c11 -fsyntax-only -DDT_STATIC $all "$out/whole.c"
+    ok "$cc both memory hooks" $cc $c11 -fsyntax-only '-DDT_MALLOC(n)=malloc(n)' '-DDT_FREE(p)=free(p)' "$out/whole.c"
+    refused "$cc DT_MALLOC alone" "DT_MALLOC" $cc $c11 -fsyntax-only '-DDT_MALLOC(n)=malloc(n)' "$out/whole.c"
+    refused "$cc DT_FREE alone" "DT_MALLOC" $cc $c11 -fsyntax-only '-DDT_FREE(p)=free(p)' "$out/whole.c"
+    for march in x86-64 x86-64-v3 x86-64-v4; do
+        [ "$(uname -m)" != x86_64 ] || ok "$cc -march=$march" $cc $c11 -fsyntax-only -march=$march $all "$out/whole.c"
+    done
+    echo "$passed $failed" >"$out/count_$cc"
+}
+# both compilers at once
+configurations gcc >"$out/said_gcc" &
+(configurations clang >"$out/said_clang")
+wait
+cat "$out/said_gcc" "$out/said_clang"
+for cc in gcc clang; do
+    read -r more_passed more_failed <"$out/count_$cc"
+    passed=$((passed + more_passed)) failed=$((failed + more_failed))
+done
+for cxx in g++ clang++; do
+    command -v $cxx >/dev/null 2>&1 || { echo "skipped: no $cxx"; continue; }
+    ok "$cxx 11" $cxx -std=c++11 $strict -fsyntax-only $all "$here/plus.cc"
+    ok "$cxx 20" $cxx -std=c++20 $strict -fsyntax-only $all "$here/plus.cc"
+    ok "$cxx 17, MPI" $cxx -std=c++17 $strict -fsyntax-only -DDTRAIN_WITH_MPI "$here/plus.cc"
+    refused "$cxx implementation" "compile the implementation as C" $cxx -std=c++17 -I. -fsyntax-only -DDTRAIN_IMPLEMENTATION "$here/plus.cc"
+done
+
+# two C files, linked and run: gcc -O0 with everything, clang -O2; C++ on both
+ok "gcc implementation" gcc $c11 -O0 $all -c -o "$out/implementation.o" "$here/implementation.c"
+ok "gcc users" gcc $c11 -O2 -o "$out/two" "$here/main.c" "$here/uses.c" "$out/implementation.o" -lm -pthread
+ok "gcc two files" "$out/two"
+ok "clang implementation" clang $c11 -O3 -c -o "$out/implementation_clang.o" "$here/implementation.c"
+ok "clang users" clang $c11 -O0 -o "$out/two_clang" "$here/main.c" "$here/uses.c" "$out/implementation_clang.o" -lm
+ok "clang two files" "$out/two_clang"
+for cxx in g++ clang++; do
+    command -v $cxx >/dev/null 2>&1 || continue
+    ok "$cxx link" $cxx -std=c++17 $strict -o "$out/plus" "$here/plus.cc" "$out/implementation.o" -lm -pthread
+    ok "$cxx run" "$out/plus"
+done
+ok "DT_STATIC twice" gcc $c11 -O0 -o "$out/static" "$here/static_one.c" "$here/static_two.c" -lm
+ok "DT_STATIC run" "$out/static"
+
+# names: everything that is visible begins with dt_ (stb_image_write is static or its own); nothing prints, exits or aborts
+ok "exported names" sh -c "! nm -g --defined-only $out/implementation.o | awk '{ print \$3 }' | grep -v '^dt_\|^dtrain_h_\|^stbi'"
+ok "nothing prints or exits" sh -c "! nm -u $out/implementation_clang.o | grep -wE 'exit|_exit|abort|printf|puts|putchar|stdout|stderr|perror|__assert_fail'"
+ok "nothing prints or exits, all" sh -c "! nm -u $out/implementation.o | grep -wE 'exit|_exit|abort|printf|puts|putchar|stdout|stderr|perror'"
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,506 @@
+/* Training [S10]: synchronous SGD, PSGD, Hogwild, evaluation, the check of the replicas.
+
+   As tests/test_comm.c: the cases of `on_ranks` run on 1..5 threads (./test_train), and on MPI ranks in a program built
+   with MPI (mpiexec.mpich -n 3 ./test_train_mpi). They return an error and its sentence, because cmocka's assertions do
+   not work on other threads. Under mpiexec rank 0 ends with cmocka's own line of how many passed. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DTRAIN_WITH_THREADS
+#define DTRAIN_IMPLEMENTATION
+#include "dtrain.h"
+
+enum { COUNT = 400, BATCH = 64, MOST_RANKS = 8 };
+static dt_dataset data; /* read by all threads, written before they start */
+
+/* On failure the sentence names the condition and the line. */
+#define need(condition) do { if (!(condition)) return dti_fail(DT_EDATA, "line %d: not so: %s (%s)", __LINE__, #condition, dt_error()); } while (0)
+#define ok(call) do { dt_err ok_ = (call); if (ok_ != DT_OK) fail_msg("%s: %s", dt_err_name(ok_), dt_error()); } while (0)
+
+static dt_err make_net(dt_net **out, int batch, uint64_t seed, bool float_sums) {
+    dt_net *net = *out = dt_net_new(1, 28, 28);
+    dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 4, .kernel = 5, .stride = 2 });
+    dt_maxpool2d(net, 2);
+    dt_relu(net);
+    dt_dropout2d(net, 0.1f);
+    dt_linear(net, "fc1", 24);
+    dt_relu(net);
+    dt_linear(net, "fc2", 10);
+    return dt_net_build(net, &(dt_build_desc){ .batch = batch, .seed = seed, .float_sums = float_sums });
+}
+
+static dt_optimizer *make_sgd(dt_net *net) { return dt_sgd(net, &(dt_sgd_desc){ .lr = 0.1f, .momentum = 0.5f }); }
+
+/* ---- Synchronous SGD: the plain loop on one core, written out, and every number of ranks. */
+
+static dt_err plain_loop(uint64_t *hash, dt_score *last_epoch) {
+    dt_net *net;
+    dt_batches it;
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = BATCH, .seed = 31, .shuffle = true }));
+    for (uint32_t epoch = 0; epoch < 2; ++epoch) {
+        *last_epoch = (dt_score){ 0, 0, 0 };
+        dt_batches_begin(&it, epoch);
+        for (dt_batch b; dt_batches_next(&it, &b);) {
+            DT_TRY(dt_net_load(net, &b));
+            DT_TRY(dt_forward(net));
+            DT_TRY(dt_backward(net));
+            dt_optimizer_step(opt);
+            dt_score s = dt_net_score(net);
+            dt_score_add(last_epoch, &s);
+        }
+    }
+    *hash = dt_net_hash(net);
+    dt_batches_free(&it);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+typedef struct told { int calls, epochs_ended, stop_at; uint64_t samples; uint32_t last_step; double seconds; bool orderly; } told;
+
+static bool listen(const dt_progress *p, void *user) {
+    told *t = user;
+    t->orderly = t->orderly && p->step == t->last_step % p->steps + 1 && p->seconds >= t->seconds && p->samples >= t->samples &&
+                 p->epoch_ended == (p->step == p->steps);
+    t->last_step = p->step;
+    t->seconds = p->seconds;
+    t->samples = p->samples;
+    t->epochs_ended += p->epoch_ended;
+    return ++t->calls != t->stop_at;
+}
+
+static dt_err sync_equals_the_loop(dt_comm *comm, void *arg) {
+    (void)arg;
+    const dt_algorithm ways[] = { DT_AUTO, DT_RING, DT_DOUBLING };
+    uint64_t wanted;
+    dt_score score;
+    DT_TRY(plain_loop(&wanted, &score));
+    for (size_t i = 0; i < 3; ++i) {
+        dt_net *net;
+        dt_train_result r;
+        told t = { .orderly = true };
+        DT_TRY(make_net(&net, BATCH, dt_comm_rank(comm) == 0 ? 6 : 1000 + (uint64_t)dt_comm_rank(comm), false)); /* rank 0's values count */
+        /* dropout draws with the net's own seed: all ranks use rank 0's */
+        net->desc.seed = 6;
+        dt_optimizer *opt = make_sgd(net);
+        DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 2, .batch = BATCH, .seed = 31, .algorithm = ways[i],
+                             .check_every = 3, .on_step = listen, .user = &t }, &r));
+        need(dt_net_hash(net) == wanted);
+        need(r.epochs == 2 && r.samples == 2 * COUNT && !r.stopped && r.seconds > 0.0);
+        need(r.score.count == score.count && r.score.correct == score.correct && r.score.loss_fixed == score.loss_fixed);
+        need(r.epoch_seconds[0] > 0.0 && r.epoch_seconds[1] > 0.0 && fabs(r.epoch_seconds[0] + r.epoch_seconds[1] - r.seconds) < 1e-9);
+        need(t.calls == 2 * ((COUNT + BATCH - 1) / BATCH) && t.epochs_ended == 2 && t.orderly && t.samples == 2 * COUNT);
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+    return DT_OK;
+}
+
+/* Sums of floats differ in the last bits only. */
+static dt_err float_sums_are_near(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_net *a, *b;
+    dt_train_result r;
+    const dt_train_desc desc = { .data = &data, .epochs = 1, .batch = BATCH, .seed = 31 };
+    DT_TRY(make_net(&a, BATCH, 6, false));
+    DT_TRY(make_net(&b, BATCH, 6, true));
+    dt_optimizer *of_a = make_sgd(a), *of_b = make_sgd(b);
+    DT_TRY(dt_train_sync(a, of_a, comm, &desc, &r));
+    const int64_t count = r.score.count;
+    DT_TRY(dt_train_sync(b, of_b, comm, &desc, &r));
+    need(r.score.count == count);
+    for (size_t i = 0; i < dt_net_count(a); ++i) need(fabsf(dt_net_values(a)[i] - dt_net_values(b)[i]) < 2e-5f);
+    dt_optimizer_free(of_a);
+    dt_optimizer_free(of_b);
+    dt_net_free(a);
+    dt_net_free(b);
+    return DT_OK;
+}
+
+/* One rank asks to stop; all stop, with the same values. */
+static dt_err stops_together(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_net *net;
+    dt_train_result r;
+    told t = { .orderly = true, .stop_at = dt_comm_rank(comm) == dt_comm_size(comm) - 1 ? 3 : 0 };
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 5, .batch = BATCH, .on_step = listen, .user = &t }, &r));
+    need(r.stopped && r.epochs == 1);
+    need(t.calls >= 3 && t.calls <= 5);
+    int calls = t.calls, all[MOST_RANKS];
+    DT_TRY(dt_allgather(comm, &calls, sizeof calls, all));
+    for (int i = 0; i < dt_comm_size(comm); ++i) need(all[i] == calls);
+    DT_TRY(dt_check_replicas(net, comm));
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+/* ---- The verbs. */
+
+static dt_err broadcast_and_replicas(dt_comm *comm, void *arg) {
+    (void)arg;
+    const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
+    dt_net *net, *root;
+    DT_TRY(make_net(&net, 16, 100 + (uint64_t)rank, false));
+    DT_TRY(make_net(&root, 16, 100, false));
+    if (ranks > 1) need(dt_check_replicas(net, comm) == DT_ECOMM);
+    DT_TRY(dt_broadcast_parameters(net, comm));
+    need(dt_net_hash(net) == dt_net_hash(root));
+    DT_TRY(dt_check_replicas(net, comm));
+    const int last = ranks - 1;
+    const char *names[] = { "conv1.weight", "conv1.bias", "fc1.weight", "fc2.bias" };
+    for (int i = 0; i < 4 && ranks > 1; ++i) { /* one bit, anywhere, on the last rank */
+        const dt_param *p = dt_net_find(net, names[i]);
+        float *w = p->value.data + (dt_tensor_count(&p->value) - 1);
+        uint32_t bits;
+        char wanted[16];
+        memcpy(&bits, w, sizeof bits);
+        bits ^= 1u;
+        if (rank == last) memcpy(w, &bits, sizeof bits);
+        need(dt_check_replicas(net, comm) == DT_ECOMM); /* on every rank, in the same words */
+        snprintf(wanted, sizeof wanted, "rank %d", last);
+        need(strstr(dt_error(), wanted) == dt_error() && strstr(dt_error(), names[i]) && !strchr(dt_error(), '\n'));
+        bits ^= 1u;
+        if (rank == last) memcpy(w, &bits, sizeof bits);
+        DT_TRY(dt_check_replicas(net, comm));
+    }
+    dt_net_free(net);
+    dt_net_free(root);
+    return DT_OK;
+}
+
+static dt_err averages_parameters(dt_comm *comm, void *arg) {
+    (void)arg;
+    const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
+    dt_net *net;
+    DT_TRY(make_net(&net, 16, 1, false));
+    for (size_t i = 0; i < dt_net_count(net); ++i) dt_net_values(net)[i] = (float)((int)(i % 13) - 6 + 4 * rank) * 0.25f;
+    DT_TRY(dt_average_parameters(net, comm));
+    for (size_t i = 0; i < dt_net_count(net); ++i) {
+        double wanted = ((double)(i % 13) - 6.0 + 2.0 * (ranks - 1)) * 0.25;
+        need(fabs((double)dt_net_values(net)[i] - wanted) < 1e-6);
+    }
+    DT_TRY(dt_check_replicas(net, comm));
+    if (ranks > 1) { /* a rank whose values went to infinity cannot be averaged, and says so */
+        dt_net_values(net)[5] = INFINITY;
+        need(dt_average_parameters(net, comm) == DT_ENUMERIC);
+    }
+    dt_net_free(net);
+    return DT_OK;
+}
+
+/* Every sample once, for any number of ranks and any batch, with dropout off. */
+static dt_err evaluates_each_once(dt_comm *comm, void *arg) {
+    (void)arg;
+    const uint32_t counts[] = { 1, 15, 16, 17, 100, COUNT };
+    const int batches[] = { 16, 48, 64 };
+    for (size_t i = 0; i < 6; ++i) {
+        dt_dataset view;
+        dt_score alone, shared;
+        DT_TRY(dt_dataset_view(&view, &data, COUNT - counts[i], counts[i]));
+        for (int k = 0; k < 3; ++k) {
+            dt_net *net;
+            DT_TRY(make_net(&net, batches[k], 6, false));
+            DT_TRY(dt_evaluate(net, &view, NULL, &alone));
+            DT_TRY(dt_evaluate(net, &view, comm, &shared));
+            need(alone.count == counts[i] && shared.count == alone.count);
+            need(shared.correct == alone.correct && shared.loss_fixed == alone.loss_fixed);
+            need(dt_backward(net) == DT_EARG); /* dropout's masks are not there */
+            int64_t correct = 0;               /* counted by hand */
+            dt_net_training(net, false);
+            for (uint32_t n = 0; n < counts[i]; ++n) {
+                float z[10];
+                int best = 0;
+                dt_batch b = { .pixels = view.pixels, .labels = view.labels, .mean = view.mean, .std = view.std, .index = &n, .count = 1, .global_count = 1 };
+                if (dt_net_load(net, &b) != DT_OK || dt_forward(net) != DT_OK) return DT_EDATA;
+                dt_net_logits(net, 0, z);
+                for (int c = 1; c < 10; ++c) best = z[c] > z[best] ? c : best;
+                correct += best == view.labels[n];
+            }
+            need(correct == shared.correct);
+            dt_net_free(net);
+        }
+    }
+    return DT_OK;
+}
+
+/* Evaluation leaves no trace in training. */
+static dt_err evaluation_changes_nothing(dt_comm *comm, void *arg) {
+    (void)arg;
+    uint64_t hash[2];
+    for (int look = 0; look < 2; ++look) {
+        dt_net *net;
+        dt_train_result r;
+        dt_score score;
+        DT_TRY(make_net(&net, BATCH, 6, false));
+        dt_optimizer *opt = make_sgd(net);
+        for (int i = 0; i < 2; ++i) {
+            DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = BATCH }, &r));
+            if (look) DT_TRY(dt_evaluate(net, &data, comm, &score));
+        }
+        hash[look] = dt_net_hash(net);
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+    need(hash[0] == hash[1]);
+    return DT_OK;
+}
+
+/* ---- PSGD: P workers alone on their shares, then one average; checked against the same done by hand. */
+
+static dt_err by_hand(dt_net *net, int rank, int ranks, int epochs, uint64_t seed, uint32_t batch) {
+    uint32_t *index = malloc(COUNT * sizeof *index), start[MOST_RANKS + 1];
+    dt_batches it;
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY(dt_partition(index, start, NULL, (uint32_t)ranks, COUNT, seed));
+    DT_TRY(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = batch, .seed = seed + (uint64_t)rank, .shuffle = true,
+                           .subset = index + start[rank], .subset_count = start[rank + 1] - start[rank] }));
+    for (int epoch = 0; epoch < epochs; ++epoch) {
+        dt_batches_begin(&it, (uint32_t)epoch);
+        for (dt_batch b; dt_batches_next(&it, &b);) {
+            DT_TRY(dt_net_load(net, &b));
+            DT_TRY(dt_forward(net));
+            DT_TRY(dt_backward(net));
+            dt_optimizer_step(opt);
+        }
+    }
+    dt_batches_free(&it);
+    dt_optimizer_free(opt);
+    free(index);
+    return DT_OK;
+}
+
+static dt_err psgd_is_the_average(dt_comm *comm, void *arg) {
+    (void)arg;
+    const int ranks = dt_comm_size(comm);
+    const uint32_t batch = dt_psgd_batch(BATCH, ranks);
+    double *sum = NULL;
+    dt_net *net, *worker;
+    dt_train_result r;
+    need(ranks > 1 ? batch % DT_LANES == 0 && (uint64_t)batch * (uint64_t)ranks >= BATCH : batch == BATCH);
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 2, .batch = BATCH, .seed = 17 }, &r));
+    need(r.epochs == 2 && r.samples == 2 * COUNT && r.score.count == COUNT && !r.stopped);
+    DT_TRY(dt_check_replicas(net, comm));
+    sum = calloc(dt_net_count(net), sizeof *sum);
+    for (int w = 0; w < ranks; ++w) {
+        DT_TRY(make_net(&worker, BATCH, 6, false));
+        DT_TRY(by_hand(worker, w, ranks, 2, 17, batch));
+        for (size_t i = 0; i < dt_net_count(net); ++i) sum[i] += (double)dt_net_values(worker)[i];
+        if (ranks == 1) need(dt_net_hash(worker) == dt_net_hash(net)); /* one rank is plain SGD, to the bit */
+        dt_net_free(worker);
+    }
+    for (size_t i = 0; i < dt_net_count(net); ++i) need(fabs((double)dt_net_values(net)[i] - sum[i] / ranks) < 1e-6);
+    free(sum);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+/* An average in every step keeps the replicas together; averaging rarely is something else. */
+static dt_err local_sgd_averages(dt_comm *comm, void *arg) {
+    (void)arg;
+    uint64_t hash[3];
+    const uint32_t every[] = { 0, 1, 3 };
+    for (int i = 0; i < 3; ++i) {
+        dt_net *net;
+        dt_train_result r;
+        DT_TRY(make_net(&net, BATCH, 6, false));
+        dt_optimizer *opt = make_sgd(net);
+        DT_TRY(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = BATCH, .seed = 17, .average_every = every[i] }, &r));
+        hash[i] = dt_net_hash(net);
+        need(r.samples == COUNT);
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+    if (dt_comm_size(comm) > 1) need(hash[0] != hash[1] && hash[1] != hash[2] && hash[0] != hash[2]);
+    else need(hash[0] == hash[1] && hash[1] == hash[2]);
+    return DT_OK;
+}
+
+static dt_err refuses(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_net *net;
+    dt_train_result r;
+    DT_TRY(make_net(&net, 16, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    need(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 0, .batch = 16 }, &r) == DT_EARG);
+    need(strstr(dt_error(), "0 epochs"));
+    need(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = 0 }, &r) == DT_EARG);
+    need(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = 0 }, &r) == DT_EARG);
+    dt_dataset small = data;
+    small.height = 14;
+    need(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &small, .epochs = 1, .batch = 16 }, &r) == DT_ESHAPE);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ranks[] = {
+    { "synchronous SGD equals the loop on one core", sync_equals_the_loop },
+    { "float sums are near", float_sums_are_near },
+    { "one rank's wish stops all", stops_together },
+    { "broadcast, and the check of the replicas", broadcast_and_replicas },
+    { "parameters are averaged", averages_parameters },
+    { "evaluation counts each sample once", evaluates_each_once },
+    { "evaluation changes nothing", evaluation_changes_nothing },
+    { "PSGD is the average of its workers", psgd_is_the_average },
+    { "local SGD averages in between", local_sgd_averages },
+    { "settings that cannot be meant", refuses },
+};
+enum { CASES = sizeof on_ranks / sizeof *on_ranks };
+
+static void on_threads(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; ++i)
+        for (int p = 1; p <= 5; ++p)
+            if (dt_run_ranks(p, on_ranks[i].fn, NULL) != DT_OK) fail_msg("%d threads: %s: %s", p, on_ranks[i].name, dt_error());
+}
+
+static void alone(void **state) {
+    (void)state;
+    dt_comm *comm = dt_comm_alone();
+    for (int i = 0; i < CASES; ++i)
+        if (on_ranks[i].fn(comm, NULL) != DT_OK) fail_msg("alone: %s: %s", on_ranks[i].name, dt_error());
+    dt_comm_free(comm);
+}
+
+/* ---- Hogwild. */
+
+static dt_optimizer *make_adam(dt_net *net) { return dt_adam(net, &(dt_adam_desc){ .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f }); }
+
+static uint64_t hogwild(int workers, int epochs, dt_hogwild_result *r, told *t, double *loss_before, double *loss_after) {
+    dt_net *net;
+    dt_score before, after;
+    ok(make_net(&net, 16, 6, false));
+    dt_optimizer *opt = make_adam(net);
+    ok(dt_evaluate(net, &data, NULL, &before));
+    ok(dt_train_hogwild(net, opt, workers, &(dt_train_desc){ .data = &data, .epochs = epochs, .batch = 16, .seed = 3, .on_step = listen, .user = t }, r));
+    ok(dt_evaluate(net, &data, NULL, &after));
+    *loss_before = dt_score_loss(&before);
+    *loss_after = dt_score_loss(&after);
+    const uint64_t hash = dt_net_hash(net);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return hash;
+}
+
+static void hogwild_learns(void **state) {
+    (void)state;
+    uint64_t first = 0;
+    for (int workers = 1; workers <= 3; ++workers) {
+        for (int again = 0; again < 2; ++again) {
+            dt_hogwild_result r;
+            told t = { .orderly = true };
+            double before, after;
+            const uint64_t hash = hogwild(workers, 4, &r, &t, &before, &after);
+            uint64_t steps = 0;
+            for (int b = 0; b < DT_STALENESS_BINS; ++b) steps += r.staleness[b];
+            if (!(after < 0.8 * before)) fail_msg("%d workers: loss %g, before %g", workers, after, before);
+            assert_int_equal(r.train.samples, 4 * COUNT);
+            assert_int_equal(r.train.epochs, 4);
+            assert_int_equal(r.train.score.count, COUNT);
+            assert_in_range(steps, 4 * COUNT / 16, 4 * (COUNT / 16 + workers));
+            assert_true(t.orderly && t.epochs_ended == 4 && r.train.seconds > 0.0);
+            if (workers > 1) continue;
+            assert_int_equal(r.staleness[0], steps); /* alone, nobody comes between */
+            if (again) assert_true(hash == first);
+            first = hash;
+        }
+    }
+}
+
+/* One worker is plain SGD on all the data, but for the rounding of w += change. */
+static void hogwild_alone_is_plain(void **state) {
+    (void)state;
+    dt_hogwild_result r;
+    dt_train_result s;
+    dt_net *a, *b;
+    const dt_train_desc desc = { .data = &data, .epochs = 1, .batch = 16, .seed = 3 };
+    ok(make_net(&a, 16, 6, false));
+    ok(make_net(&b, 16, 6, false));
+    dt_optimizer *of_a = make_sgd(a), *of_b = make_sgd(b);
+    dt_comm *comm = dt_comm_alone();
+    ok(dt_train_hogwild(a, of_a, 1, &desc, &r));
+    ok(dt_train_psgd(b, of_b, comm, &desc, &s));
+    for (size_t i = 0; i < dt_net_count(a); ++i)
+        if (!(fabsf(dt_net_values(a)[i] - dt_net_values(b)[i]) < 1e-5f)) fail_msg("value %zu: %g and %g", i, (double)dt_net_values(a)[i], (double)dt_net_values(b)[i]);
+    dt_comm_free(comm);
+    dt_optimizer_free(of_a);
+    dt_optimizer_free(of_b);
+    dt_net_free(a);
+    dt_net_free(b);
+}
+
+static void hogwild_stops_and_refuses(void **state) {
+    (void)state;
+    dt_hogwild_result r;
+    told t = { .orderly = true, .stop_at = 3 };
+    double before, after;
+    hogwild(3, 50, &r, &t, &before, &after);
+    assert_true(r.train.stopped);
+    assert_int_equal(t.calls, 3);
+    dt_net *net;
+    ok(make_net(&net, 16, 6, false));
+    dt_optimizer *opt = make_adam(net);
+    dt_train_desc desc = { .data = &data, .epochs = 1, .batch = 16 };
+    assert_int_equal(dt_train_hogwild(net, opt, 0, &desc, &r), DT_EARG);
+    assert_int_equal(dt_train_hogwild(net, opt, COUNT + 1, &desc, &r), DT_EARG); /* a worker without a sample */
+    desc.batch = 17;
+    assert_int_equal(dt_train_hogwild(net, opt, 2, &desc, &r), DT_EARG);
+    desc.batch = 16;
+    desc.epochs = 0;
+    assert_int_equal(dt_train_hogwild(net, opt, 2, &desc, &r), DT_EARG);
+    /* a worker that meets a NaN says which and where, and the others end */
+    desc.epochs = 50;
+    dt_net_values(net)[0] = NAN;
+    assert_int_equal(dt_train_hogwild(net, opt, 3, &desc, &r), DT_ENUMERIC);
+    assert_non_null(strstr(dt_error(), "Hogwild worker "));
+    assert_null(strchr(dt_error(), '\n'));
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+}
+
+/* Under mpiexec: rank 0 says what was run, any rank what went wrong. */
+static int on_mpi(dt_comm *comm) {
+    for (int i = 0; i < CASES; ++i) {
+        if (on_ranks[i].fn(comm, NULL) != DT_OK) {
+            fprintf(stderr, "[  FAILED  ] [rank %d] %s: %s\n", dt_comm_rank(comm), on_ranks[i].name, dt_error());
+            dt_comm_abort(comm, 1);
+            return 1;
+        }
+        if (dt_comm_rank(comm) == 0) printf("[       OK ] %d MPI ranks: %s\n", dt_comm_size(comm), on_ranks[i].name);
+    }
+    if (dt_comm_rank(comm) == 0) printf("[  PASSED  ] %d test(s).\n", CASES);
+    dt_comm_free(comm);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(alone), cmocka_unit_test(on_threads), cmocka_unit_test(hogwild_learns), cmocka_unit_test(hogwild_alone_is_plain),
+        cmocka_unit_test(hogwild_stops_and_refuses),
+    };
+    int result;
+    if (dt_dataset_synthetic(&data, COUNT, 4) != DT_OK) return fprintf(stderr, "%s\n", dt_error()), 1;
+    if (getenv("PMI_SIZE")) { /* mpiexec started us */
+        dt_comm *comm = dt_comm_world(&argc, &argv);
+        if (!comm) return fprintf(stderr, "%s\n", dt_error()), 1;
+        result = on_mpi(comm);
+    } else result = cmocka_run_group_tests_name("train", tests, NULL, NULL);
+    dt_dataset_free(&data);
+    return result;
+}

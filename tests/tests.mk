@@ -1,0 +1,53 @@
+# make test: everything under tests/, and the chapters' printed output if chapters/check.sh is there.
+#
+# The programs are built under build/tests, each in one compilation of the header:
+#   build/tests/gcc     all of them; the kernels and nets with the flags that programs are built with
+#   build/tests/clang   the kernels, and the nets for AVX2, whose training must give the same bits as gcc's for this machine
+#   build/tests/base    the kernels for the plainest processor of this kind (on x86: SSE2, no fused multiply-add)
+#   build/tests/mpi     what runs under mpiexec, and on threads without it
+TEST_BASE  = -std=c11 -D_DEFAULT_SOURCE -ffp-contract=off $(WARN) -I.
+TEST_LIBS  = -lcmocka $(LDLIBS)
+TEST_AVX2  = $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null && grep -qw fma /proc/cpuinfo && echo -march=x86-64-v3 || echo $(ARCH))
+TEST_MPI   = build/tests/mpi/test_comm build/tests/mpi/test_train
+TEST_GCC   = $(patsubst tests/%.c,build/tests/gcc/%,$(filter-out tests/test_comm.c tests/test_train.c,$(wildcard tests/test_*.c)))
+TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/clang/test_net build/tests/base/test_kernels \
+             build/tests/mpi/fault build/tests/make_idx
+
+# the header's own flags (-O3 $(ARCH)) where speed or their effect on the code matters, less where compiling takes longer than running
+build/tests/gcc/test_kernels build/tests/gcc/test_net build/tests/gcc/test_charts: TEST_OPT = -O3 $(ARCH)
+build/tests/gcc/%: TEST_OPT = -O1 $(ARCH)
+build/tests/clang/test_kernels: TEST_OPT = -O2 $(ARCH)
+build/tests/clang/test_net: TEST_OPT = -O2 $(TEST_AVX2)
+build/tests/base/%: TEST_OPT = -O1
+build/tests/mpi/%: TEST_OPT = -O2 $(ARCH)
+
+build/tests/gcc/%: tests/%.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	gcc $(TEST_BASE) $(TEST_OPT) -o $@ $< $(TEST_LIBS)
+
+build/tests/base/%: tests/%.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	gcc $(TEST_BASE) $(TEST_OPT) -o $@ $< $(TEST_LIBS)
+
+build/tests/clang/%: tests/%.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	clang $(TEST_BASE) $(TEST_OPT) -o $@ $< $(TEST_LIBS)
+
+build/tests/mpi/%: tests/%.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	MPICH_CC=gcc OMPI_CC=gcc $(MPICC) $(TEST_BASE) $(TEST_OPT) -DDTRAIN_WITH_MPI -o $@ $< $(TEST_LIBS)
+
+build/tests/make_idx: tests/make_idx.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	gcc $(TEST_BASE) -O1 -o $@ $< $(LDLIBS)
+
+#   two compilations at once; what they print stays together
+test:
+	@$(MAKE) --no-print-directory -j2 $(TEST_ALL) $(CHAPTERS)
+	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh
+
+# one family: `make test-kernels`, test-net, test-train, test-header, test-cli, test-mpi ...
+test-%: $(TEST_ALL) $(CHAPTERS)
+	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh $*
+
+.PHONY: test
