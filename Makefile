@@ -54,6 +54,11 @@ experiment: ch12
 	-@sh chapters/get_data.sh
 	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
 
+# ---- How MPI jobs start here: launcher, ranks against cores, builds, data, shared memory. RANKS=2
+RANKS = 2
+doctor: ch12
+	$(MPIEXEC) -n $(RANKS) ./ch12 --doctor
+
 # ---- Every chapter on small settings, compared with what its head says it prints.
 check: $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" sh chapters/check.sh
@@ -75,4 +80,4 @@ clean:
 
 -include tests/tests.mk
 
-.PHONY: all deps data experiment check figures bench clean
+.PHONY: all deps data experiment doctor check figures bench clean

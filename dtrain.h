@@ -424,16 +424,41 @@ DTI_INLINE int64_t dti_round_to_fixed(float x) {
     return (int64_t)((uint64_t)(h - m) << 24) + (l - m);
 }
 
+/* AVX-512 converts floats to 64-bit integers itself, rounding to nearest even as the two steps above do: x*2^40 is
+   exact as a float, so both give the same integer. True if a value did not fit. */
+#if defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__GNUC__)
+#include <immintrin.h>
+static bool dti_fixed_block(int64_t *sum, const float *x, size_t n, float limit) {
+    const __m256 unit = _mm256_set1_ps(0x1p40f), most = _mm256_set1_ps(limit), sign = _mm256_set1_ps(-0.0f);
+    unsigned bad = 0;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i);
+        bad |= (unsigned)_mm256_cmp_ps_mask(_mm256_andnot_ps(sign, v), most, _CMP_NLT_UQ);
+        _mm512_storeu_si512(sum + i, _mm512_add_epi64(_mm512_loadu_si512(sum + i), _mm512_cvtps_epi64(_mm256_mul_ps(v, unit))));
+    }
+    for (; i < n; ++i) {
+        bad |= !(fabsf(x[i]) < limit);
+        sum[i] = (int64_t)((uint64_t)sum[i] + (uint64_t)dti_round_to_fixed(x[i]));
+    }
+    return bad != 0;
+}
+#else
+static bool dti_fixed_block(int64_t *sum, const float *x, size_t n, float limit) {
+    unsigned bad = 0;
+    for (size_t i = 0; i < n; ++i) {
+        bad |= !(fabsf(x[i]) < limit);
+        sum[i] = (int64_t)((uint64_t)sum[i] + (uint64_t)dti_round_to_fixed(x[i]));
+    }
+    return bad != 0;
+}
+#endif
+
 DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit) {
     size_t done = 0;
     while (done < n) { /* in blocks, so that the test costs one branch a block */
         size_t block = dti_min_size(n - done, 512);
-        unsigned bad = 0;
-        for (size_t i = done; i < done + block; ++i) {
-            bad |= !(fabsf(x[i]) < limit);
-            sum[i] = (int64_t)((uint64_t)sum[i] + (uint64_t)dti_round_to_fixed(x[i]));
-        }
-        if (bad)
+        if (dti_fixed_block(sum + done, x + done, block, limit))
             for (size_t i = done; i < done + block; ++i)
                 if (!(fabsf(x[i]) < limit)) return i;
         done += block;
@@ -1371,6 +1396,106 @@ static void dti_wtile_dispatch(int OT, int NV, const dti_wtile *a)
     }
 }
 
+/* to[j][i] = from[i][j] for i < rows, j < columns, in blocks of 4x4, the last ones overlapping. */
+static void dti_turn(float *to, size_t to_row, const float *from, size_t from_row, size_t rows, size_t columns)
+{
+#if defined(__GNUC__)
+    typedef float v4 __attribute__((vector_size(16), may_alias));
+#if defined(__clang__)
+#define DTI_PICK(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+    typedef int i4 __attribute__((vector_size(16)));
+#define DTI_PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, (i4){ i, j, k, l })
+#endif
+    for (size_t i = 0; i < rows && rows >= 4 && columns >= 4; i += 4) {
+        if (i + 4 > rows) i = rows - 4;
+        for (size_t j = 0; j < columns; j += 4) {
+            if (j + 4 > columns) j = columns - 4;
+            v4 a[4], b[4];
+            DTI_UNROLL for (size_t k = 0; k < 4; ++k) memcpy(&a[k], from + (i + k) * from_row + j, sizeof a[k]);
+            DTI_UNROLL for (size_t k = 0; k < 4; k += 2) {
+                b[k] = DTI_PICK(a[k], a[k + 1], 0, 4, 1, 5);
+                b[k + 1] = DTI_PICK(a[k], a[k + 1], 2, 6, 3, 7);
+            }
+            DTI_UNROLL for (size_t k = 0; k < 2; ++k) {
+                a[2 * k] = DTI_PICK(b[k], b[k + 2], 0, 1, 4, 5);
+                a[2 * k + 1] = DTI_PICK(b[k], b[k + 2], 2, 3, 6, 7);
+            }
+            DTI_UNROLL for (size_t k = 0; k < 4; ++k) memcpy(to + (j + k) * to_row + i, &a[k], sizeof a[k]);
+        }
+    }
+#undef DTI_PICK
+    if (rows >= 4 && columns >= 4) return;
+#endif
+    for (size_t i = 0; i < rows; ++i)
+        for (size_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+}
+
+/* The turned tile: OT output channels x CV vectors of 16 input channels, one tap. */
+typedef struct dti_ttile {
+    const float *x, *dy;                /* x turned: [CV][input positions][16 lanes][16 channels] */
+    float *acc;                         /* [OT][CV][16] */
+    size_t acc_channel, acc_vector, x_vector, x_row, x_step, dy_channel, dy_row;
+    int rows, columns;                  /* output positions that have the tap */
+    bool resume;
+} dti_ttile;
+
+DTI_INLINE void dti_ttile_run(const int OT, const int CV, const dti_ttile *a)
+{
+    const size_t dy_channel = a->dy_channel, x_vector = a->x_vector;
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v acc[16][2];
+        DTI_UNROLL for (int o = 0; o < OT; ++o)
+            DTI_UNROLL for (int c = 0; c < CV; ++c)
+                acc[o][c] = a->resume ? dti_load(a->acc + part + (size_t)o * a->acc_channel + (size_t)c * a->acc_vector) : dti_splat(0.0f);
+        for (int i = 0; i < a->rows; ++i)
+        for (int j = 0; j < a->columns; ++j) {
+            const float *x = a->x + part + (size_t)i * a->x_row + (size_t)j * a->x_step, *dy = a->dy + (size_t)i * a->dy_row + (size_t)j * DTI_L;
+            for (const float *end = dy + DTI_L; dy < end; dy += 4, x += 4 * DTI_L)
+                DTI_UNROLL for (size_t l = 0; l < 4; ++l) {
+                    dti_v xs[2];
+                    DTI_UNROLL for (int c = 0; c < CV; ++c) xs[c] = dti_load(x + (size_t)c * x_vector + l * DTI_L);
+                    DTI_UNROLL for (int o = 0; o < OT; ++o) {
+                        const dti_v ds = dti_splat(dy[(size_t)o * dy_channel + l]);
+                        DTI_UNROLL for (int c = 0; c < CV; ++c) acc[o][c] = dti_fma(ds, xs[c], acc[o][c]);
+                    }
+                }
+        }
+        DTI_UNROLL for (int o = 0; o < OT; ++o)
+            DTI_UNROLL for (int c = 0; c < CV; ++c)           /* perhaps to dw itself, which no vector is aligned to */
+                memcpy(a->acc + part + (size_t)o * a->acc_channel + (size_t)c * a->acc_vector, &acc[o][c], sizeof(dti_v));
+    }
+}
+
+static void dti_ttile_dispatch(int OT, int CV, const dti_ttile *a)
+{
+    switch (OT * 2 + CV - 1) {
+#if DTI_REGISTERS == 32
+    case 16 * 2: dti_ttile_run(16, 1, a); break;
+    case 10 * 2: dti_ttile_run(10, 1, a); break;
+    case 10 * 2 + 1: dti_ttile_run(10, 2, a); break;
+    case 8 * 2: dti_ttile_run(8, 1, a); break;
+    case 8 * 2 + 1: dti_ttile_run(8, 2, a); break;
+#endif
+    case 4 * 2: dti_ttile_run(4, 1, a); break;
+    case 4 * 2 + 1: dti_ttile_run(4, 2, a); break;
+    case 1 * 2: dti_ttile_run(1, 1, a); break;
+    case 1 * 2 + 1: dti_ttile_run(1, 2, a); break;
+    }
+}
+
+static int dti_ttile_channels(int CV, int O)
+{
+#if DTI_REGISTERS == 32
+    if (CV == 1 && O >= 16 && O % 10) return 16;
+    if (CV == 2 && O >= 8 && O % 8 == 0) return 8;
+    if (O >= 10) return 10;
+#else
+    (void)CV;
+#endif
+    return O >= 4 ? 4 : 1;
+}
+
 /* acc[o][16] (+)= the n neighbouring positions of OT channels, a chain per lane. */
 DTI_INLINE void dti_sum_run(const int OT, const float *dy, size_t dy_channel, size_t n, bool resume, float *acc)
 {
@@ -1421,27 +1546,52 @@ static void dti_unpool(int channels, int P, int Q, int from, int to, const float
 /* The plan of a backward-weights pass, also the layout of its scratch. */
 typedef struct dti_wplan {
     dti_axis rows, columns;
-    int OT, NV;                         /* tile */
     bool pointwise;                     /* 1x1 kernel: tap vectors are input channels */
+    bool turned;
+    int OT, NV;                         /* tile: output channels, taps (or input channels; turned: vectors of input channels) */
     int band, chunk;                    /* output rows in L1, input channels in L2 */
     int together;                       /* input channels whose sums are folded together */
-    size_t acc_floats, band_floats;
+    int turned_in, turned_columns, turned_stride;   /* the turned map: positions, columns, stride */
+    size_t acc_floats, band_floats, turned_floats;
 } dti_wplan;
+
+static void dti_wplan_lanes(const dti_conv *c, dti_wplan *p)
+{
+    p->NV = p->pointwise ? c->C < 4 ? c->C : 4 : dti_wtile_taps(p->columns.taps);
+    p->OT = dti_wtile_channels(p->NV, c->O);
+    p->band = 32 * 1024 / (64 * p->OT * c->Q) & ~1;
+    const int taps = p->rows.taps * p->columns.taps, map = c->H * c->W, most = 800 * 1024 / 64 / map;
+    int fit = 96 * 1024 / (p->OT * taps * (int)DTI_L);
+    if (fit > most) fit = most;
+    fit = fit / 4 * 4;
+    p->together = p->pointwise ? p->NV : taps >= 16 ? 1 : 4;
+    p->chunk = fit < 4 ? 4 : fit < c->C ? fit : c->C;
+    if (p->chunk > c->C) p->chunk = c->C;
+    p->acc_floats = (size_t)((p->chunk + p->together) * p->OT * taps) * DTI_L;
+}
+
+static void dti_wplan_turned(const dti_conv *c, dti_wplan *p)
+{
+    p->NV = c->C > 16 ? 2 : 1;
+    p->OT = dti_ttile_channels(p->NV, c->O);
+    p->chunk = 16 * p->NV;
+    p->turned_in = p->pointwise ? c->P * c->Q : c->H * c->W;
+    p->turned_columns = p->pointwise ? c->Q : c->W;
+    p->turned_stride = p->pointwise ? 1 : c->S;
+    p->band = 32 / (p->NV * p->turned_stride * p->turned_columns) & ~1;
+    p->acc_floats = (size_t)(p->OT * p->NV * p->rows.taps * p->columns.taps) * DTI_L;
+    p->turned_floats = (size_t)(p->NV * p->turned_in) * 16 * DTI_L;
+}
 
 static dti_wplan dti_wplan_of(const dti_conv *c)
 {
     dti_wplan p = { .rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), .columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad) };
     p.pointwise = p.rows.taps == 1 && p.columns.taps == 1 && p.rows.pad == 0 && p.columns.pad == 0;
-    p.NV = p.pointwise ? c->C < 4 ? c->C : 4 : dti_wtile_taps(p.columns.taps);
-    p.OT = dti_wtile_channels(p.NV, c->O);
-    p.band = 32 * 1024 / (64 * p.OT * c->Q) & ~1;
+    p.turned = 4 * c->C >= 3 * ((c->C + 15) & ~15) || (p.pointwise && c->C >= 8);
+    if (p.turned) dti_wplan_turned(c, &p);
+    else dti_wplan_lanes(c, &p);
     if (p.band < 2) p.band = 2;
     if (p.band > c->P) p.band = c->P + c->P % 2;
-    const int taps = p.rows.taps * p.columns.taps, fit = 96 * 1024 / (p.OT * taps * (int)DTI_L) / 4 * 4;
-    p.together = p.pointwise ? p.NV : taps >= 16 ? 1 : 4;
-    p.chunk = fit < 4 ? 4 : fit < c->C ? fit : c->C;
-    if (p.chunk > c->C) p.chunk = c->C;
-    p.acc_floats = (size_t)((p.chunk + p.together) * p.OT * taps) * DTI_L;
     p.band_floats = (size_t)p.OT * (size_t)p.band * (size_t)c->Q * DTI_L;
     return p;
 }
@@ -1451,7 +1601,16 @@ DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c)
     const dti_wplan p = dti_wplan_of(c);
     const size_t columns = (size_t)(c->W > c->Q ? c->W : c->Q), runs = (columns * sizeof(dti_run) / sizeof(float) + 15) & ~(size_t)15;
     const size_t map = (size_t)c->O * (size_t)c->P * (size_t)c->Q * DTI_L;
-    return runs + map + p.acc_floats + p.band_floats + (size_t)p.OT * DTI_L;
+    return runs + map + p.acc_floats + p.band_floats + p.turned_floats + (size_t)p.OT * DTI_L;
+}
+
+/* Shrink low .. high-1 to those i that read inside of the axis: 0 <= i*S + from < in. */
+static void dti_clip(int from, int S, int in, int *low, int *high)
+{
+    const int first = from >= 0 ? 0 : (-from + S - 1) / S, end = in - from > 0 ? (in - from + S - 1) / S : 0;
+    if (*low < first) *low = first;
+    if (*high > end) *high = end;
+    if (*high < *low) *high = *low;
 }
 
 /* One tile: kernel row u, tap group starting at v (or channels c .. c+NV-1), output rows i0 .. i1-1, added to acc. */
@@ -1459,11 +1618,10 @@ static void dti_wtile_add(const dti_conv *g, const dti_wplan *p, const float *x,
                           int c, int u, int v, int i0, int i1, bool resume, float *acc, size_t acc_channel)
 {
     const int S = g->S, from = u - p->rows.pad, first = v - p->columns.pad;
-    int low = from >= 0 ? 0 : (-from + S - 1) / S, high = g->H - from > 0 ? (g->H - from + S - 1) / S : 0;   /* 0 <= i*S+from < H */
-    if (low < i0) low = i0;
-    if (high > i1) high = i1;
+    int low = i0, high = i1;
+    dti_clip(from, S, g->H, &low, &high);
     dti_wtile a = { .acc = acc, .acc_channel = acc_channel, .x_row = (size_t)S * (size_t)g->W * DTI_L, .x_step = (size_t)S * DTI_L, .x_tap = DTI_L,
-                    .dy_channel = dy_channel, .dy_row = (size_t)g->Q * DTI_L, .rows = high > low ? high - low : 0, .columns = g->Q,
+                    .dy_channel = dy_channel, .dy_row = (size_t)g->Q * DTI_L, .rows = high - low, .columns = g->Q,
                     .in_first = first, .in_stride = S, .in_columns = g->W, .resume = resume };
     if (p->pointwise) {
         a.x_tap = (size_t)g->H * (size_t)g->W * DTI_L;
@@ -1492,6 +1650,7 @@ static void dti_wtile_finish(const dti_conv *g, const dti_wplan *p, int o0, int 
             dti_fold(to, acc, n * (int)KK);
             continue;
         }
+        memset(to, 0, (size_t)n * KK * sizeof *to);
         for (size_t k = 0; k < (size_t)n; ++k)
             for (int u = 0; u < p->rows.taps; ++u)
                 dti_fold(to + k * KK + (size_t)(u + p->rows.first) * (size_t)g->K + (size_t)p->columns.first,
@@ -1499,53 +1658,123 @@ static void dti_wtile_finish(const dti_conv *g, const dti_wplan *p, int o0, int 
     }
 }
 
+/* x, input channels c .. c+n-1, turned: [vectors][positions][16 lanes][16 channels]; of the last vector's channels some may be zeros. */
+static void dti_turn_channels(const dti_conv *g, const dti_wplan *p, const float *x, int c, int n, float *turned)
+{
+    const size_t channel = (size_t)g->H * (size_t)g->W * DTI_L, columns = (size_t)p->turned_columns;
+    const size_t step = p->pointwise ? (size_t)g->S : 1;
+    for (int k = 0; k < n; k += 16, turned += (size_t)p->turned_in * 16 * DTI_L) {
+        const size_t channels = (size_t)(n - k < 16 ? n - k : 16);
+        if (channels < 16) memset(turned, 0, (size_t)p->turned_in * 16 * DTI_L * sizeof *turned);
+        for (size_t at = 0; at < (size_t)p->turned_in; ++at)
+            dti_turn(turned + at * 16 * DTI_L, 16, x + (size_t)(c + k) * channel + (at / columns * step * (size_t)g->W + at % columns * step) * DTI_L,
+                     channel, channels, DTI_L);
+    }
+}
+
+/* One turned tile: tap u, v of the turned channels, output rows i0 .. i1-1, added to acc. */
+static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *turned, int vectors, const float *dy, size_t dy_channel,
+                          int u, int v, int i0, int i1, bool resume, float *acc)
+{
+    const int S = p->turned_stride, from = p->pointwise ? 0 : u - p->rows.pad, first = p->pointwise ? 0 : v - p->columns.pad;
+    const size_t taps = (size_t)(p->rows.taps * p->columns.taps), columns = (size_t)p->turned_columns, position = 16 * DTI_L;
+    int low = i0, high = i1, left = 0, right = g->Q;
+    if (!p->pointwise) {
+        dti_clip(from, S, g->H, &low, &high);
+        dti_clip(first, S, g->W, &left, &right);
+    }
+    dti_ttile a = { .acc = acc, .acc_vector = taps * DTI_L, .acc_channel = (size_t)p->NV * taps * DTI_L, .x_vector = (size_t)p->turned_in * position,
+                    .x_row = (size_t)S * columns * position, .x_step = (size_t)S * position, .dy_channel = dy_channel, .dy_row = (size_t)g->Q * DTI_L,
+                    .rows = high - low, .columns = right - left, .resume = resume };
+    if (a.rows && a.columns) {
+        a.x = turned + ((size_t)(low * S + from) * columns + (size_t)(left * S + first)) * position;
+        a.dy = dy + (size_t)(low - i0) * a.dy_row + (size_t)left * DTI_L;
+    }
+    dti_ttile_dispatch(p->OT, vectors, &a);
+}
+
+/* Turn the finished sums [OT][vectors][taps][16 channels] back into dw. */
+static void dti_ttile_finish(const dti_conv *g, const dti_wplan *p, int o0, int c, int n, const float *acc, float *dw)
+{
+    const size_t KK = (size_t)g->K * (size_t)g->K, across = (size_t)p->columns.taps, down = (size_t)p->rows.taps, taps = down * across;
+    for (size_t o = 0; o < (size_t)p->OT; ++o) {
+        float *to = dw + (((size_t)o0 + o) * (size_t)g->C + (size_t)c) * KK;
+        if (taps < KK) memset(to, 0, (size_t)n * KK * sizeof *to);
+        for (int k = 0; k < n; k += 16, to += 16 * KK) {
+            const float *from = acc + (o * (size_t)p->NV + (size_t)k / 16) * taps * DTI_L;
+            const size_t channels = (size_t)(n - k < 16 ? n - k : 16);
+            if (KK == 1) memcpy(to, from, channels * sizeof *to);
+            else if (taps == KK) dti_turn(to, KK, from, DTI_L, taps, channels);
+            else
+                for (size_t u = 0; u < down; ++u)
+                    dti_turn(to + (u + (size_t)p->rows.first) * (size_t)g->K + (size_t)p->columns.first, KK, from + u * across * DTI_L, DTI_L, across, channels);
+        }
+    }
+}
+
+/* dy as a layer was given it, and where its rows are unpooled, if they are. */
+typedef struct dti_wsource {
+    const float *dy;                    /* [O][P][Q][16], or pooled: [O][P/2][Q/2][16] */
+    const uint8_t *argmax;              /* of a pooled dy, else NULL */
+    const float *map;                   /* the pooled dy, unpooled already, or NULL */
+    float *band;                        /* else it is unpooled here */
+} dti_wsource;
+
+/* Rows i0 .. i1-1 of output channels o0 .. o0+OT-1 of dy, *channel floats apart. */
+static const float *dti_wsource_rows(const dti_conv *g, const dti_wplan *p, const dti_wsource *from, int o0, int i0, int i1, size_t *channel)
+{
+    const size_t row = (size_t)g->Q * DTI_L, map = (size_t)g->P * row, pooled = (size_t)(g->P / 2) * (size_t)(g->Q / 2) * DTI_L;
+    *channel = map;
+    if (!from->argmax) return from->dy + (size_t)o0 * map + (size_t)i0 * row;
+    if (from->map) return from->map + (size_t)o0 * map + (size_t)i0 * row;
+    *channel = (size_t)p->band * row;
+    for (size_t o = 0; o < (size_t)p->OT; ++o)
+        dti_unpool(1, g->P, g->Q, i0, i1, from->dy + ((size_t)o0 + o) * pooled, from->argmax + ((size_t)o0 + o) * pooled, from->band + o * *channel, *channel);
+    return from->band;
+}
+
 /* dw, db from dy, or from a pooled dy and its argmax. With `map`, dy lies unpooled there already. */
 static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy, const uint8_t *argmax, const float *map,
                              float *dw, float *db, float *scratch)
 {
     const dti_wplan p = dti_wplan_of(g);
-    const size_t positions = (size_t)g->P * (size_t)g->Q, pooled = (size_t)(g->P / 2) * (size_t)(g->Q / 2);
-    const size_t dy_channel = argmax ? pooled * DTI_L : positions * DTI_L;
-    float *acc = scratch, *band = acc + p.acc_floats, *sum = band + p.band_floats;
-    if (p.rows.taps < g->K || p.columns.taps < g->K)
-        memset(dw, 0, (size_t)g->O * (size_t)g->C * (size_t)g->K * (size_t)g->K * sizeof *dw);
-    for (int c0 = 0; c0 < g->C; c0 += p.chunk)
-    for (int block = 0; block < g->O; block += p.OT) {
-        const int o0 = block + p.OT <= g->O ? block : g->O - p.OT, c1 = c0 + p.chunk < g->C ? c0 + p.chunk : g->C;
-        for (int i0 = 0; i0 < g->P; i0 += p.band) {
-            const int i1 = i0 + p.band < g->P ? i0 + p.band : g->P;
-            const float *rows = dy + (size_t)o0 * dy_channel;               /* pooled rows, or rows of dy */
-            size_t channel = dy_channel;
-            if (argmax) {
-                if (map) {
-                    channel = positions * DTI_L;
-                    rows = map + (size_t)o0 * channel + (size_t)i0 * (size_t)g->Q * DTI_L;
-                } else {
-                    channel = (size_t)p.band * (size_t)g->Q * DTI_L;
-                    for (int o = 0; o < p.OT; ++o)
-                        dti_unpool(1, g->P, g->Q, i0, i1, rows + (size_t)o * dy_channel, argmax + (size_t)(o0 + o) * dy_channel, band + (size_t)o * channel, channel);
-                    rows = band;
+    float *acc = scratch, *band = acc + p.acc_floats, *turned = band + p.band_floats, *sum = turned + p.turned_floats;
+    const dti_wsource source = { dy, argmax, map, band };
+    const size_t taps = (size_t)p.rows.taps * (size_t)p.columns.taps, acc_channel = (size_t)p.together * taps * DTI_L;
+    const size_t given = (argmax ? (size_t)(g->P / 2) * (size_t)(g->Q / 2) : (size_t)g->P * (size_t)g->Q);
+    for (int c0 = 0; c0 < g->C; c0 += p.chunk) {
+        const int c1 = c0 + p.chunk < g->C ? c0 + p.chunk : g->C;
+        if (p.turned) dti_turn_channels(g, &p, x, c0, c1 - c0, turned);
+        for (int block = 0; block < g->O; block += p.OT) {
+            const int o0 = block + p.OT <= g->O ? block : g->O - p.OT;
+            for (int i0 = 0; i0 < g->P; i0 += p.band) {
+                const int i1 = i0 + p.band < g->P ? i0 + p.band : g->P;
+                size_t channel;
+                const float *rows = dti_wsource_rows(g, &p, &source, o0, i0, i1, &channel);
+                if (p.turned) {
+                    for (int u = 0; u < p.rows.taps; ++u)
+                    for (int v = 0; v < p.columns.taps; ++v)
+                        dti_ttile_add(g, &p, turned, (c1 - c0 + 15) / 16, rows, channel, u, v, i0, i1, i0 > 0, acc + (size_t)(u * p.columns.taps + v) * DTI_L);
+                    continue;
                 }
-            } else
-                rows += (size_t)i0 * (size_t)g->Q * DTI_L;
-            if (db && c0 == 0) {
-                if (!argmax) dti_sum_positions(p.OT, rows, channel, (size_t)(i1 - i0) * (size_t)g->Q, i0 > 0, sum);
-                else if (i0 == 0) dti_sum_positions(p.OT, dy + (size_t)o0 * dy_channel, dy_channel, pooled, false, sum);
+                float *a = acc;
+                for (int c = c0; c < c1; c += p.together, a += (size_t)p.OT * acc_channel) {
+                    int n = c1 - c < p.together ? c1 - c : p.together;
+                    if (p.pointwise && n < p.NV) c = c1 - p.NV, n = p.NV;
+                    for (int k = 0; k < (p.pointwise ? 1 : n); ++k)
+                    for (int u = 0; u < p.rows.taps; ++u)
+                    for (int v = 0; v < p.columns.taps; v += p.NV)
+                        dti_wtile_add(g, &p, x, rows, channel, c + k, u, v, i0, i1, i0 > 0,
+                                      a + ((size_t)k * taps + (size_t)u * (size_t)p.columns.taps + (size_t)v) * DTI_L, acc_channel);
+                    if (i1 == g->P) dti_wtile_finish(g, &p, o0, c, n, a, dw);
+                }
             }
-            const size_t taps = (size_t)p.rows.taps * (size_t)p.columns.taps, acc_channel = (size_t)p.together * taps * DTI_L;
-            float *a = acc;
-            for (int c = c0; c < c1; c += p.together, a += (size_t)p.OT * acc_channel) {
-                int n = c1 - c < p.together ? c1 - c : p.together;
-                if (p.pointwise && n < p.NV) c = c1 - p.NV, n = p.NV;
-                for (int k = 0; k < (p.pointwise ? 1 : n); ++k)
-                for (int u = 0; u < p.rows.taps; ++u)
-                for (int v = 0; v < p.columns.taps; v += p.NV)
-                    dti_wtile_add(g, &p, x, rows, channel, c + k, u, v, i0, i1, i0 > 0,
-                                  a + ((size_t)k * taps + (size_t)u * (size_t)p.columns.taps + (size_t)v) * DTI_L, acc_channel);
-                if (i1 == g->P) dti_wtile_finish(g, &p, o0, c, n, a, dw);
+            if (p.turned) dti_ttile_finish(g, &p, o0, c0, c1 - c0, acc, dw);
+            if (db && c0 == 0) {
+                dti_sum_positions(p.OT, dy + (size_t)o0 * given * DTI_L, given * DTI_L, given, false, sum);
+                dti_fold(db + o0, sum, p.OT);
             }
         }
-        if (db && c0 == 0) dti_fold(db + o0, sum, p.OT);
     }
 }
 
@@ -1618,86 +1847,74 @@ DTI_INLINE void dti_tile_pool_step(const int OT, dti_v acc[8][4], const float *x
     }
 }
 
-/* OT channels of one pooled position; x_down: the input of the next output row. */
-DTI_INLINE void dti_tile_pool_run(const int OT, const int NV, const int STEP, const dti_tile *a, size_t x_down)
+/* OT channels of n neighbouring pooled positions; x_down: the input of the next output row. */
+DTI_INLINE void dti_tile_pool_run(const int OT, const int NV, const int STEP, const dti_tile *a, size_t x_down, int n)
 {
-    const size_t x_step = STEP ? (size_t)STEP * DTI_L : a->x_step, w_tap = a->w_tap;
+    const size_t x_step = STEP ? (size_t)STEP * DTI_L : a->x_step, x_row = a->x_row, x_channel = a->x_channel;
+    const size_t w_tap = a->w_tap, y_channel = a->y_channel;
+    const int channels = a->channels, rows = a->rows;
     for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[8][4];
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int t = 0; t < 4; ++t) acc[o][t] = dti_splat(a->bias ? a->bias[o] : 0.0f);
-        const float *xc = a->x + part, *w = a->w;
-        for (int c = a->channels; c > 0; --c, xc += a->x_channel) {
-            const float *x = xc;
-            for (int u = a->rows; u > 0; --u, x += a->x_row) {
-                const float *xv = x, *wv = w;
-                if (NV)
-                    DTI_UNROLL for (int v = 0; v < NV; ++v) {
-                        dti_tile_pool_step(OT, acc, xv, x_step, x_down, wv);
-                        xv += DTI_L;
-                        wv += w_tap;
+        const float *xj = a->x + part;
+        float *y = a->y + part;
+        uint8_t *argmax = a->argmax + part;
+        for (int j = n; j > 0; --j, xj += 2 * x_step, y += DTI_L, argmax += DTI_L) {
+            dti_v acc[8][4];
+            DTI_UNROLL for (int o = 0; o < OT; ++o)
+                DTI_UNROLL for (int t = 0; t < 4; ++t) acc[o][t] = dti_splat(a->bias ? a->bias[o] : 0.0f);
+            const float *xc = xj, *w = a->w;
+            for (int c = channels; c > 0; --c, xc += x_channel) {
+                const float *x = xc;
+                for (int u = rows; u > 0; --u, x += x_row) {
+                    if (NV)
+                        DTI_UNROLL for (int v = 0; v < NV; ++v) {
+                            dti_tile_pool_step(OT, acc, x + (size_t)v * DTI_L, x_step, x_down, w);
+                            w += w_tap;
+                        }
+                    else {
+                        const float *xv = x;
+                        for (int v = a->taps; v > 0; --v, xv += DTI_L, w += w_tap) dti_tile_pool_step(OT, acc, xv, x_step, x_down, w);
                     }
-                else
-                    for (int v = a->taps; v > 0; --v, xv += DTI_L, wv += w_tap) dti_tile_pool_step(OT, acc, xv, x_step, x_down, wv);
-                w += a->w_row;
+                }
             }
-        }
-        DTI_UNROLL for (int o = 0; o < OT; ++o) {
-            const dti_v up = dti_vmax(acc[o][0], acc[o][1]), down = dti_vmax(acc[o][2], acc[o][3]);
-            const dti_v up_at = dti_if_greater(acc[o][1], acc[o][0], dti_splat(1.0f), dti_splat(0.0f));
-            const dti_v down_at = dti_if_greater(acc[o][3], acc[o][2], dti_splat(3.0f), dti_splat(2.0f));
-            dti_store(a->y + part + (size_t)o * a->y_channel, dti_vmax(up, down));
-            dti_store_places(a->argmax + part + (size_t)o * a->y_channel, dti_if_greater(down, up, down_at, up_at));
+            DTI_UNROLL for (int o = 0; o < OT; ++o) {
+                const dti_v up = dti_vmax(acc[o][0], acc[o][1]), down = dti_vmax(acc[o][2], acc[o][3]);
+                const dti_v up_at = dti_if_greater(acc[o][1], acc[o][0], dti_splat(1.0f), dti_splat(0.0f));
+                const dti_v down_at = dti_if_greater(acc[o][3], acc[o][2], dti_splat(3.0f), dti_splat(2.0f));
+                dti_store(y + (size_t)o * y_channel, dti_vmax(up, down));
+                dti_store_places(argmax + (size_t)o * y_channel, dti_if_greater(down, up, down_at, up_at));
+            }
         }
     }
 }
 
+DTI_INLINE void dti_tile_pool_taps(const int OT, const dti_tile *a, size_t x_down, int n)
+{
+    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(OT, 5, 1, a, x_down, n);
+    else dti_tile_pool_run(OT, 0, 0, a, x_down, n);
+}
 #if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_tile_pool_6(const dti_tile *a, size_t x_down) 
-{
-    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(6, 5, 1, a, x_down);
-    else dti_tile_pool_run(6, 0, 0, a, x_down);
-}
-DTI_NOINLINE void dti_tile_pool_5(const dti_tile *a, size_t x_down) 
-{
-    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(5, 5, 1, a, x_down);
-    else dti_tile_pool_run(5, 0, 0, a, x_down);
-}
-DTI_NOINLINE void dti_tile_pool_4(const dti_tile *a, size_t x_down) 
-{
-    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(4, 5, 1, a, x_down);
-    else dti_tile_pool_run(4, 0, 0, a, x_down);
-}
+DTI_NOINLINE void dti_tile_pool_6(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(6, a, x_down, n); }
+DTI_NOINLINE void dti_tile_pool_5(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(5, a, x_down, n); }
+DTI_NOINLINE void dti_tile_pool_4(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(4, a, x_down, n); }
 #endif
-DTI_NOINLINE void dti_tile_pool_2(const dti_tile *a, size_t x_down) 
-{
-    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(2, 5, 1, a, x_down);
-    else dti_tile_pool_run(2, 0, 0, a, x_down);
-}
-DTI_NOINLINE void dti_tile_pool_1(const dti_tile *a, size_t x_down) 
-{
-    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(1, 5, 1, a, x_down);
-    else dti_tile_pool_run(1, 0, 0, a, x_down);
-}
+DTI_NOINLINE void dti_tile_pool_2(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(2, a, x_down, n); }
+DTI_NOINLINE void dti_tile_pool_1(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(1, a, x_down, n); }
 
-static void dti_tile_pool_block(const dti_tile *from, int b, size_t x_down)
+/* b packed channels of n pooled positions. */
+static void dti_tile_pool_block(const dti_tile *from, int b, size_t x_down, int n)
 {
     dti_tile a = *from;
     while (b > 0) {
         int take = b >= 2 ? 2 : 1;
 #if DTI_REGISTERS == 32
         if (b >= 4) take = b == 10 ? 5 : b >= 6 ? 6 : b;
-        switch (take) {
-        case 6: dti_tile_pool_6(&a, x_down); break;
-        case 5: dti_tile_pool_5(&a, x_down); break;
-        case 4: dti_tile_pool_4(&a, x_down); break;
-        case 2: dti_tile_pool_2(&a, x_down); break;
-        default: dti_tile_pool_1(&a, x_down); break;
-        }
-#else
-        if (take == 2) dti_tile_pool_2(&a, x_down);
-        else dti_tile_pool_1(&a, x_down);
+        if (take == 6) dti_tile_pool_6(&a, x_down, n);
+        else if (take == 5) dti_tile_pool_5(&a, x_down, n);
+        else if (take == 4) dti_tile_pool_4(&a, x_down, n);
+        else
 #endif
+        if (take == 2) dti_tile_pool_2(&a, x_down, n);
+        else dti_tile_pool_1(&a, x_down, n);
         a.w += take;
         a.y += (size_t)take * a.y_channel;
         a.argmax += (size_t)take * a.y_channel;
@@ -1720,16 +1937,17 @@ DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const fl
     }
     const int block = dti_block(g->O), PP = g->P / 2, PQ = g->Q / 2;
     const size_t taps = (size_t)g->K * (size_t)g->K, row = (size_t)g->W * DTI_L, step = (size_t)g->S * DTI_L;
+    const int fit = 448 / (g->C * (g->K + g->S)) - g->K + g->S, together = fit < 2 * g->S ? 1 : fit / (2 * g->S);
     for (int i = 0; i < PP; ++i)
-    for (int o0 = 0; o0 < g->O; o0 += block)
-    for (int j = 0; j < PQ; ++j) {
+    for (int j = 0; j < PQ; j += together)
+    for (int o0 = 0; o0 < g->O; o0 += block) {
         const int n = g->O - o0 < block ? g->O - o0 : block;
         const size_t at = (((size_t)o0 * (size_t)PP + (size_t)i) * (size_t)PQ + (size_t)j) * DTI_L;
         dti_tile_pool_block(&(dti_tile){
             .x = x + (size_t)(2 * i * g->S) * row + (size_t)(2 * j) * step, .x_channel = (size_t)g->H * row, .x_row = row, .x_step = step,
             .w = packed + (size_t)o0 * (size_t)g->C * taps, .w_channel = taps * (size_t)n, .w_row = (size_t)g->K * (size_t)n, .w_tap = (size_t)n,
             .bias = b ? b + o0 : NULL, .y = y + at, .argmax = argmax + at, .y_channel = (size_t)PP * (size_t)PQ * DTI_L,
-            .channels = g->C, .rows = g->K, .taps = g->K }, n, (size_t)g->S * row);
+            .channels = g->C, .rows = g->K, .taps = g->K }, n, (size_t)g->S * row, PQ - j < together ? PQ - j : together);
     }
 }
 
@@ -1791,25 +2009,28 @@ DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, si
     dti_linear_pass(O, I, G, dy, dys, packed + dti_linear_packed_floats(I, O) / 2, NULL, dx, dxs);
 }
 
-/* dw[o][i] = sum_l dy[o][l] * x[i][l], db[o] = sum_l dy[o][l] of one lane group; dw (O,I), db (O) or NULL overwritten. */
+/* dw[o][i] = sum_l dy[o][l] * x[i][l], db[o] = sum_l dy[o][l] of one lane group; dw (O,I), db (O) or NULL overwritten.
+   The turned tile of [S4.6] on one position, straight into dw; where I does not end with 16 inputs, the last 16 start early. */
 DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw, float *db)
 {
-    enum { WIDE = 64 };
-#if defined(__GNUC__)
-    float turned[16][WIDE] __attribute__((aligned(64)));
-#else
-    float turned[16][WIDE];
-#endif
+    enum { WIDE = 128 };
+    _Alignas(64) float turned[WIDE / 16][256], narrow[16][16];              /* narrow: dw where I < 16 */
+    if (I < 16) memset(turned, 0, sizeof turned[0]);
     for (int i0 = 0; i0 < I; i0 += WIDE) {
-        const int n = I - i0 < WIDE ? I - i0 : WIDE;
-        for (int i = 0; i < n; ++i)
-            for (int l = 0; l < 16; ++l) turned[l][i] = x[(size_t)(i0 + i) * DTI_L + (size_t)l];
-        for (int o = 0; o < O; ++o)
-            for (int i = 0; i < n; ++i) {
-                float sum = 0.0f;
-                for (int l = 0; l < 16; ++l) sum += turned[l][i] * dy[(size_t)o * DTI_L + (size_t)l];
-                dw[(size_t)o * (size_t)I + (size_t)(i0 + i)] = sum;
+        const int vectors = I - i0 < WIDE ? (I - i0 + 15) / 16 : WIDE / 16, last = I < 16 ? 0 : I - 16;
+        for (int k = 0; k < vectors; ++k)
+            dti_turn(turned[k], 16, x + (size_t)(i0 + 16 * k < last ? i0 + 16 * k : last) * DTI_L, DTI_L, I < 16 ? (size_t)I : 16, DTI_L);
+        for (int k = 0; k < vectors; k += 2) {
+            const int i = i0 + 16 * k < last ? i0 + 16 * k : last, next = i + 16 < last ? 16 : last - i;
+            const int n = vectors - k >= 2 ? 2 : 1, OT = dti_ttile_channels(n, O);
+            for (int block = 0; block < O; block += OT) {
+                const int o = block + OT <= O ? block : O - OT;
+                dti_ttile a = { .x = turned[k], .x_vector = 256, .dy = dy + (size_t)o * DTI_L, .dy_channel = DTI_L, .rows = 1, .columns = 1,
+                                .acc = I < 16 ? narrow[0] : dw + (size_t)o * (size_t)I + (size_t)i, .acc_channel = I < 16 ? 16 : (size_t)I, .acc_vector = (size_t)next };
+                dti_ttile_dispatch(OT, n, &a);
+                for (int r = 0; r < OT && I < 16; ++r) memcpy(dw + (size_t)((o + r) * I), narrow[r], (size_t)I * sizeof *dw);
             }
+        }
     }
     if (db) dti_fold(db, dy, O);
 }
@@ -2358,6 +2579,20 @@ DT_API void dt_linear(dt_net *net, const char *name, int out) {
    hands out addresses: once from zero, which tells the size, once from the
    block of that size. */
 #ifdef DTI_IMPLEMENT
+/* max(relu(x)) = relu(max(x)), values and gradients, so a ReLU before a max-pool changes places with it: it then has a
+   quarter of the work, and the pool can be done by the convolution before both. */
+static void dti_pool_before_relu(dt_net *net) {
+    for (int i = 0; i + 1 < net->layers; ++i) {
+        dti_layer *l = &net->layer[i];
+        if (l[0].kind != DTI_RELU || l[1].kind != DTI_MAXPOOL2D) continue;
+        dti_layer relu = l[0];
+        l[0] = l[1];
+        l[1] = relu;
+        memcpy(l[1].in, l[0].out, sizeof relu.in);
+        memcpy(l[1].out, l[0].out, sizeof relu.out);
+    }
+}
+
 static void dti_plan_layers(dt_net *net) {
     bool trains = false, whole = false;
     for (int i = 0; i < net->layers; ++i) {
@@ -2491,6 +2726,7 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
         l->bias = net->count - (size_t)(l->has_bias ? l->out[0] : 0);
     }
     if (net->count == 0) return dti_fail(DT_EARG, "net: it has no parameters");
+    dti_pool_before_relu(net);
     dti_plan_layers(net);
     net->bytes = dti_plan(net, NULL);
     size_t names = 2 * (size_t)net->layers;
@@ -2632,6 +2868,16 @@ static dti_pass dti_pass_of(const dt_net *net) {
                       .values = net->values, .group_grad = net->group_grad, .scratch = net->scratch };
 }
 
+/* The error of a loss that is no number: with the first parameter that is none, where the fault lies with one. */
+static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
+    for (int i = 0; i < net->params; ++i)
+        for (size_t k = 0; k < dt_tensor_count(&net->param[i].value); ++k)
+            if (!(fabsf(net->param[i].value.data[k]) <= FLT_MAX))
+                return dti_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g", (unsigned)sample, (double)loss, net->param[i].name, k,
+                                (double)net->param[i].value.data[k]);
+    return dti_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
+}
+
 /* Loss and score of one lane group from its logits. */
 static dt_err dti_score_group(dt_net *net, int g) {
     const dti_layer *last = &net->layer[net->layers - 1];
@@ -2644,8 +2890,7 @@ static dt_err dti_score_group(dt_net *net, int g) {
         float loss = -logp[label[l] * DT_LANES + l];
         int best = 0;
         for (int k = 1; k < classes; ++k) best = z[k * DT_LANES + l] > z[best * DT_LANES + l] ? k : best;
-        if (!(loss < 0x1p20f))
-            return dti_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)net->sample[g * DT_LANES + l], (double)loss);
+        if (!(loss < 0x1p20f)) return dti_bad_loss(net, net->sample[g * DT_LANES + l], loss);
         net->score.loss_fixed += (int64_t)((double)loss * 0x1p24 + 0.5);
         net->score.correct += best == label[l];
     }
@@ -3185,6 +3430,8 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 #ifdef DTI_IMPLEMENT
 #include <limits.h>
 #include <sched.h>
+#include <sys/select.h>
+#include <sys/utsname.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -3554,6 +3801,11 @@ static void dti_trace_add(dt_comm *c, const char *name, double start, double end
 /* The work went forward: a piece of a collective, a step, a phase. */
 static void dti_moved(dt_comm *c) { DTI_SET(c->pulse->moves, ++c->moves); }
 
+/* select, because a strict -std=c11 does not declare nanosleep. */
+DTI_LOCAL void dti_doze(long microseconds) {
+    select(0, NULL, NULL, NULL, &(struct timeval){ .tv_sec = microseconds / 1000000, .tv_usec = microseconds % 1000000 });
+}
+
 /* Between two tests. DT_ECOMM if another rank has failed meanwhile, so that nobody waits for the dead. */
 static dt_err dti_comm_idle(dt_comm *c, int tries) {
     int failed = c->board ? atomic_load_explicit(&c->board->failed, memory_order_acquire) : 0;
@@ -3567,7 +3819,7 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
 #endif
         return c->ticks % 65536 == 0 ? dti_look_around(c) : DT_OK;
     }
-    if (tries >= c->yields) nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
+    if (tries >= c->yields) dti_doze(50);
     else sched_yield();
     return c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
 }
@@ -3630,8 +3882,9 @@ static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
     c->pulse = &c->own_pulse;
     c->own_pulse.step = -1;
-    for (int r = 0; r < size; ++r)
-        if (gethostname(c->host[r], DTI_HOST - 1) != 0) strcpy(c->host[r], "localhost");
+    struct utsname machine; /* uname and select are there under a strict -std=c11, gethostname and nanosleep are not */
+    const char *name = uname(&machine) == 0 ? machine.nodename : "localhost";
+    for (int r = 0; r < size; ++r) snprintf(c->host[r], DTI_HOST, "%.*s", (int)DTI_HOST - 1, name);
     dti_comm_wait_from_environment(c);
     return c;
 }
@@ -3711,7 +3964,7 @@ static void *dti_rank_main(void *pointer) {
 /* Joins a thread. One that hangs cannot be ended from outside: after a second it is left to itself, and false. */
 static bool dti_rank_join(dti_rank *r, const dti_board *board) {
     bool hung = atomic_load(&board->hung) && atomic_load(&board->failed) == r->comm->rank + 1;
-    for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) dti_doze(1000);
     if (!hung || atomic_load(&r->returned)) return pthread_join(r->thread, NULL), true;
     pthread_detach(r->thread);
     return false;
@@ -4191,7 +4444,7 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
 
 /* MPI_Abort would add a line of its own. Who has not spoken leaves the end to who has: it may not have got its sentence out yet. */
 static void dti_mpi_stop(dt_comm *c, int exit_code) {
-    if (c->size > 1 && !dti_speaks_first(c)) nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+    if (c->size > 1 && !dti_speaks_first(c)) dti_doze(1000000);
     dti_farewell(c, true);
     if (c->board && DTI_GET(c->board->watched)) _exit(exit_code ? exit_code : 1);    /* the watcher ends the others */
     MPI_Abort(c->mpi, exit_code ? exit_code : 1);
@@ -4565,6 +4818,14 @@ static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
     return atomic_compare_exchange_strong(&c->board->failed, &none, rank + 1);
 }
 
+static bool dti_gone(long pid) { /* no such process; threads are never asked for */
+#ifdef DTRAIN_WITH_MPI
+    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+#else
+    return (void)pid, false;
+#endif
+}
+
 static dt_err dti_look_around(dt_comm *c) {
     int seat = -1;
     dti_fate fate = DTI_FINE;
@@ -4572,7 +4833,7 @@ static dt_err dti_look_around(dt_comm *c) {
     DTI_SET(c->pulse->seen, (uint64_t)(now * 1e9));
     if (c->size == 1 || !c->board || DTI_GET(c->board->watched) || now < c->watch.looked + 0.05) return DT_OK;
     for (int i = 0; i < c->here && dti_under_mpi(c) && fate == DTI_FINE; ++i)
-        if (dti_running(c, i) && kill((pid_t)DTI_GET(dti_pulse_at(c, i)->pid), 0) != 0 && errno == ESRCH) seat = i, fate = DTI_DEAD;
+        if (dti_running(c, i) && dti_gone(DTI_GET(dti_pulse_at(c, i)->pid))) seat = i, fate = DTI_DEAD;
     if (fate == DTI_FINE) fate = dti_look(c, dti_under_mpi(c), &seat);
     if (fate == DTI_FINE) return DT_OK;
     (void)dti_blame(c, seat, fate);
@@ -4585,7 +4846,7 @@ static dt_err dti_give_up(dt_comm *c, int failed) {
     dti_fate fate = (dti_fate)DTI_GET(c->board->hung);
     int seat = 0;
     while (seat + 1 < c->here && DTI_GET(dti_pulse_at(c, seat)->rank) != failed) ++seat;
-    if (dti_under_mpi(c) && !(fate && !DTI_GET(c->board->watched))) nanosleep(&(struct timespec){ .tv_sec = 3 }, NULL);
+    if (dti_under_mpi(c) && !(fate && !DTI_GET(c->board->watched))) dti_doze(3000000);
     if (!fate) return dti_fail(DT_ECOMM, "rank %d gave up because rank %d failed", c->rank, failed);
     dti_obituary(c, seat, fate, text, sizeof text);
     return dti_fail(DT_ECOMM, "%s", text);
@@ -4681,7 +4942,7 @@ static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const 
         if (ended < 0 && errno == ECHILD) break;
     }
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (atomic_load(&guard->farewell) == DTI_SILENT) nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+    if (atomic_load(&guard->farewell) == DTI_SILENT) dti_doze(200000);
     if (atomic_load(&guard->farewell) != DTI_SAID_GOODBYE && code == 0) code = 1;
     _exit(code);
 }
@@ -4770,7 +5031,7 @@ static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
         const dti_pulse *p = dti_pulse_at(c, i);
         if (!dti_running(c, i) || process[i].fd == -2) { process[i].fd = -2; continue; }
         bool dead = process[i].fd >= 0 ? process[i].revents != 0
-                  : (kill((pid_t)DTI_GET(p->pid), 0) != 0 && errno == ESRCH) || dti_process_state(DTI_GET(p->pid)) == 'Z';
+                  : dti_gone(DTI_GET(p->pid)) || dti_process_state(DTI_GET(p->pid)) == 'Z';
         if (dead) process[i].fd = -2;                                    /* poll passes over it; and so do we, next time */
         left += !dead;
         if (dead && dti_running(c, i) && (first < 0 || DTI_GET(p->seen) < DTI_GET(dti_pulse_at(c, first)->seen))) first = i;
@@ -6127,6 +6388,7 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     *score = (dt_score){ 0, 0, 0 };
     DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .global_batch = batch * (uint32_t)ranks, .comm = comm }));
     net->training = false;
+    dt_comm_phase(comm, "evaluating");
     for (dt_batch b; error == DT_OK && dt_batches_next(&it, &b);) {
         if ((error = dt_net_load(net, &b)) == DT_OK && (error = dt_forward(net)) == DT_OK) {
             dt_score mine = dt_net_score(net);
@@ -6229,6 +6491,16 @@ static dt_err dti_check_train(const dt_net *net, const dt_train_desc *d) {
     return DT_OK;
 }
 
+/* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
+static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d) {
+    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->count, (uint64_t)net->layers, d->seed, d->batch,
+                                  (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm, opt->is_adam };
+    const float rates[] = { opt->lr, opt->sgd.momentum, opt->sgd.dampening, opt->sgd.weight_decay, opt->adam.beta1, opt->adam.beta2,
+                            opt->adam.eps, opt->adam.weight_decay };
+    DT_TRY(dt_comm_same(comm, "the training data", d->data->hash));
+    return dt_comm_same(comm, "the settings of training", dt_hash(rates, sizeof rates, dt_hash(settings, sizeof settings, 0)));
+}
+
 /* The slowest rank's seconds, to every rank. */
 static dt_err dti_slowest(dt_comm *comm, double *seconds) {
     return dt_comm_size(comm) > 1 ? dt_allreduce(comm, seconds, 1, DT_F64, DT_MAX, DT_AUTO) : DT_OK;
@@ -6285,17 +6557,23 @@ static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     const bool alone = dt_comm_size(comm) == 1;
     dti_buckets b = { .net = net, .comm = comm, .algorithm = d->algorithm, .high = net->count + DTI_SCORE,
                       .floor = d->bucket_bytes ? d->bucket_bytes : DT_BUCKET_BYTES };
+    const double start = dt_now();
     DT_TRY(dt_net_load(net, batch));
     DT_TRY(dt_forward(net));
+    dt_trace(comm, "forward", start, dt_now());
     if (!alone) {
         dti_attach_score(net, *stop);
         dt_net_on_gradient(net, dti_bucket_fill, &b);
     }
+    const double middle = dt_now();
     dt_err error = dt_backward(net);
     dt_net_on_gradient(net, NULL, NULL);
     DT_TRY(error);
+    dt_trace(comm, "backward", middle, dt_now());
     if (!alone) DT_TRY(dti_bucket_wait(&b, stop));
+    const double last = dt_now();
     dt_optimizer_step(opt);
+    dt_trace(comm, "optimizer", last, dt_now());
     return DT_OK;
 }
 
@@ -6308,6 +6586,7 @@ static dt_err dti_sync_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
     p->step = 0;
     for (dt_batch batch; !stop && dt_batches_next(it, &batch);) {
         stop = result->stopped; /* this rank's wish; after the step, any rank's */
+        dt_comm_progress(comm, (uint64_t)p->epoch * p->steps + p->step + 1, "training");
         DT_TRY(dti_sync_step(net, opt, comm, d, &batch, &stop));
         dt_score_add(&p->score, &net->score);
         ++p->step;
@@ -6327,6 +6606,7 @@ static dt_err dti_sync_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
 DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(net, d));
+    DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     dt_batches it;
     DT_TRY(dt_batches_init(&it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .comm = comm, .seed = d->seed, .shuffle = true }));
@@ -6410,6 +6690,7 @@ static dt_err dti_psgd_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
     p->score = (dt_score){ 0, 0, 0 };
     for (p->step = 1; p->step <= share->most_steps && !result->stopped; ++p->step) {
         dt_batch batch;
+        dt_comm_progress(comm, (uint64_t)p->epoch * share->most_steps + p->step, "training");
         if (dt_batches_next(&share->it, &batch)) { /* a share may be one step shorter than the longest */
             DT_TRY(dti_lone_step(net, &batch));
             dt_optimizer_step(opt);
@@ -6443,6 +6724,7 @@ static dt_err dti_psgd_end(dt_net *net, dt_comm *comm, const dt_progress *p, dt_
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(net, d));
+    DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     dti_share share;
     DT_TRY(dti_share_init(&share, d, dt_psgd_batch(d->batch, dt_comm_size(comm)), dt_comm_rank(comm), dt_comm_size(comm)));
@@ -7507,7 +7789,7 @@ static void dti_ink(dt_chart *c, uint32_t colour, float opacity) {
     c->dirty[2] = c->dirty[3] = 0;
 }
 
-static void dti_clip(dt_chart *c, float x0, float y0, float x1, float y1) {
+static void dti_chart_clip(dt_chart *c, float x0, float y0, float x1, float y1) {
     c->clip[0] = (int)fmaxf(0, floorf(x0));
     c->clip[1] = (int)fmaxf(0, floorf(y0));
     c->clip[2] = (int)fminf((float)c->w, ceilf(x1));
@@ -8404,7 +8686,7 @@ static void dti_draw_histogram(dt_chart *c, const dti_item *item) {
 /* What lies inside the axes, from the back to the front. */
 static void dti_draw_items(dt_chart *c) {
     const float *p = c->plot, reach = 7 * c->unit; /* a marker on the edge is not cut */
-    dti_clip(c, p[0] - reach, p[1] - reach, p[2] + reach, p[3] + reach);
+    dti_chart_clip(c, p[0] - reach, p[1] - reach, p[2] + reach, p[3] + reach);
     c->marking = true;
     for (const dti_item *item = c->first; item; item = item->next)
         if (item->kind == DTI_BARS && item->as.bars.groups) dti_draw_bars(c, &item->as.bars, item->index);
@@ -8419,7 +8701,7 @@ static void dti_draw_items(dt_chart *c) {
         for (const dti_item *item = c->first; item; item = item->next)
             if (item->kind == DTI_SERIES && item->as.series.n) dti_draw_series(c, &item->as.series, item->index, pass);
     c->marking = false;
-    dti_clip(c, 0, 0, (float)c->w, (float)c->h);
+    dti_chart_clip(c, 0, 0, (float)c->w, (float)c->h);
 }
 
 /* ==== [S12.7] Writing ===================================================== */
@@ -8452,7 +8734,7 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
     c->dirty[0] = c->dirty[1] = INT_MAX;
     c->dirty[2] = c->dirty[3] = 0;
     c->text_count = 0;
-    dti_clip(c, 0, 0, (float)c->w, (float)c->h);
+    dti_chart_clip(c, 0, 0, (float)c->w, (float)c->h);
     return DT_OK;
 }
 

@@ -46,14 +46,6 @@ static float *at(const view *t, int i, int j, int k, int l) {
 
 // Is it the header's rule as well? We ask about every address there is, not about one.
 
-static int failures;
-
-static void expect(bool true_as_hoped, const char *what) {
-    if (true_as_hoped) return;
-    printf("MISMATCH  %s\n", what);
-    ++failures;
-}
-
 static int same_addresses(const view *mine, const dt_tensor *theirs) {
     int same = 0;
     for (int i = 0; i < mine->shape[0]; ++i)
@@ -260,14 +252,6 @@ static double worst_bin(const double *x, size_t n, int bins) {
     return worst;
 }
 
-static void save(dt_chart *chart, const char *folder, const char *name) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    check(NULL, dt_chart_save(chart, path));
-    dt_chart_free(chart);
-    printf("picture     %s\n", path);
-}
-
 static void draw_pictures(const char *folder, const double *x, size_t n, const dt_net *net, uint64_t seed) {
     char title[160], caption[160];
     const double worst = worst_bin(x, n, 50);
@@ -277,7 +261,7 @@ static void draw_pictures(const char *folder, const double *x, size_t n, const d
                                                  .caption = caption, .machine = true });
     dt_chart_histogram(c, &(dt_histogram){ .n = n, .values = x, .bins = 50 });
     dt_chart_reference(c, &(dt_reference){ .label = "even", .offset = (double)n / 50.0 });
-    save(c, folder, "ch01_uniform.png");
+    save_picture(NULL, c, "picture     ", "%s/ch01_uniform.png", folder);
 
     static double first[500], second[5000];
     const dt_param *w1 = dt_net_find(net, "fc2.weight"), *w2 = dt_net_find(net, "conv2.weight");
@@ -289,7 +273,7 @@ static void draw_pictures(const char *folder, const double *x, size_t n, const d
                                        .caption = "MNIST net, uniform in ±1/sqrt(fan_in)", .machine = true });
     dt_chart_histogram(c, &(dt_histogram){ .label = "conv2.weight, fan_in 250", .n = 5000, .values = second, .bins = 11 });
     dt_chart_histogram(c, &(dt_histogram){ .label = "fc2.weight, fan_in 50", .n = 500, .values = first, .bins = 25 });
-    save(c, folder, "ch01_weights.png");
+    save_picture(NULL, c, "picture     ", "%s/ch01_weights.png", folder);
 }
 
 int main(int argc, char **argv) {
@@ -303,9 +287,7 @@ int main(int argc, char **argv) {
         { "figures", 's', &folder, "DIR  where pictures go, default figures" },
         { "quick", 'b', &quick, "       fewer numbers" },
     };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
-    read_options(argc, argv, comm, "Chapter 1: tensors, named values, random numbers.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "Chapter 1: tensors, named values, random numbers.", options, sizeof options);
     const size_t n = count ? (size_t)count : quick ? 100000 : 1000000;
     double *x = malloc(n * sizeof *x);
     dt_net *net = mnist_net(10);
@@ -321,8 +303,7 @@ int main(int argc, char **argv) {
 
     free(x);
     dt_net_free(net);
-    dt_comm_free(comm);
-    return failures ? 1 : 0;
+    return end_program(comm, NULL, NULL);
 }
 
 // ## 1.7 Exercises

@@ -19,23 +19,6 @@
 #define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
-static int failures;
-
-static void expect(bool true_as_hoped, const char *what) {
-    if (true_as_hoped) return;
-    printf("MISMATCH  %s\n", what);
-    ++failures;
-}
-
-static void *memory(size_t bytes) {
-    void *block = malloc(bytes);
-    if (!block) {
-        fprintf(stderr, "no memory for %zu bytes\n", bytes);
-        exit(1);
-    }
-    return block;
-}
-
 // ## 2.1 The file
 //
 // MNIST comes as four IDX files. A header of 32-bit numbers, then bytes:
@@ -244,7 +227,6 @@ static void show_partition(const dt_dataset *train, uint64_t seed) {
 static void show_luck(uint32_t n, uint64_t seed) {
     uint32_t *order = memory(n * sizeof *order), seen = 0;
     uint8_t *used = memory(n);
-    memset(used, 0, n);
     for (uint64_t rank = 0; rank < 5; ++rank) {
         permutation(order, n, seed + 1 + rank, DT_RNG_PARTITION, 0);
         for (uint32_t i = 0; i < n / 5; ++i) used[order[i]] = 1;
@@ -359,7 +341,6 @@ static void draw_sheet(const dt_dataset *train, const char *folder) {
     const char *captions[100];
     int placed[10] = { 0 };
     double ink = 0.0;
-    memset(sheet, 0, 100 * 784);
     for (uint32_t i = 0; i < train->count; ++i) {
         const uint8_t label = train->labels[i];
         if (label < 10 && placed[label] < 10) {
@@ -370,16 +351,13 @@ static void draw_sheet(const dt_dataset *train, const char *folder) {
         for (size_t p = 0; p < 784; ++p) ink += train->pixels[(size_t)i * 784 + p] > 127;
     }
     for (int i = 0; i < 100; ++i) captions[i] = numbers[i];
-    char title[160], path[512];
+    char title[160];
     snprintf(title, sizeof title, "One hundred of %u images of %s: %.0f %% of the pixels are ink", train->count, train->name,
              100.0 * ink / (double)train->count / 784.0);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = "the first ten images of each label, 0 to 9 from top to bottom, with their numbers; ink: above half white",
                                                  .caption = train->name, .machine = true });
     dt_chart_images(c, &(dt_images){ .n = 100, .columns = 10, .width = 28, .height = 28, .pixels = sheet, .captions = captions });
-    snprintf(path, sizeof path, "%s/ch02_digits.png", folder);
-    check(NULL, dt_chart_save(c, path));
-    dt_chart_free(c);
-    printf("\npicture  %s\n", path);
+    save_picture(NULL, c, "\npicture  ", "%s/ch02_digits.png", folder);
     free(sheet);
 }
 
@@ -394,9 +372,7 @@ int main(int argc, char **argv) {
         { "seed", 'u', &seed, "S      of every shuffle, default 1234" },
         { "figures", 's', &folder, "DIR where pictures go, default figures" },
     };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
-    read_options(argc, argv, comm, "Chapter 2: IDX files, the partition, the sampler, exact batches.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "Chapter 2: IDX files, the partition, the sampler, exact batches.", options, sizeof options);
     dt_dataset train, test, part;
     load_data(comm, which, "ch02", &train, &test);
     check(comm, dt_dataset_view(&part, &train, 0, images && (uint32_t)images < train.count ? (uint32_t)images : train.count));
@@ -410,10 +386,7 @@ int main(int argc, char **argv) {
     show_batches(&part, (uint32_t)batch, seed);
     draw_sheet(&train, folder);
 
-    dt_dataset_free(&train);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
-    return failures ? 1 : 0;
+    return end_program(comm, &train, &test);
 }
 
 // ## 2.10 Exercises

@@ -16,14 +16,6 @@
 #define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
-static int failures;
-
-static void expect(bool true_as_hoped, const char *what) {
-    if (true_as_hoped) return;
-    printf("MISMATCH  %s\n", what);
-    ++failures;
-}
-
 // ## 3.1 Seven loops
 //
 // A convolution slides a small window of weights over an image and writes down, at each place, how well the two agree: the
@@ -107,8 +99,7 @@ static void log_softmax(float *logp, const float *z, int N, int classes) {
 // Are they the header's? Random numbers, all kernels to 4, strides to 3, paddings below the kernel, odd sizes.
 
 static float *random_floats(size_t n, uint32_t stream) {
-    float *x = malloc(n * sizeof *x);
-    if (!x) { fprintf(stderr, "no memory for %zu floats\n", n); exit(1); }
+    float *x = memory(n * sizeof *x);
     for (size_t i = 0; i < n; ++i) x[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, stream, (uint32_t)i).v[0]) - 1.0f;
     return x;
 }
@@ -286,11 +277,6 @@ static double peak_gflops(int rounds) {
 }
 // [end]
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Each layer by hand and by the header, several times; the median counts, the smallest and the largest become error bars.
 enum { MOST_RUNS = 31 };
 
@@ -310,13 +296,13 @@ static void measure(pass *t, dt_net *net, int runs, double median[8], double low
     }
     check(NULL, dt_net_profile(net, false));
     for (int k = 0; k < 8; ++k) {
-        qsort(speed[k], (size_t)runs, sizeof **speed, by_size);
+        sort_numbers(speed[k], (size_t)runs);
         low[k] = speed[k][0]; median[k] = speed[k][runs / 2]; high[k] = speed[k][runs - 1];
     }
 }
 
 static void draw(const char *folder, const char *data, int N, const double median[8], const double low[8], const double high[8], double peak) {
-    char title[200], caption[100], label[60], path[512];
+    char title[200], caption[100], label[60];
     snprintf(title, sizeof title, "In conv2, seven loops reach %.1f %% of this core's peak, the header's lanes %.0f %%",
              100.0 * median[1] / peak, 100.0 * median[5] / peak);
     snprintf(caption, sizeof caption, "%s, forward pass of %d images, median with min and max", data, N);
@@ -326,10 +312,7 @@ static void draw(const char *folder, const char *data, int N, const double media
     dt_chart_bars(c, &(dt_bars){ .groups = 4, .series = 2, .names = layer_names, .labels = labels, .y = median, .y_min = low, .y_max = high,
                                  .values = true });
     dt_chart_reference(c, &(dt_reference){ .label = label, .offset = peak });
-    snprintf(path, sizeof path, "%s/ch03_gflops.png", folder);
-    check(NULL, dt_chart_save(c, path));
-    dt_chart_free(c);
-    printf("picture  %s\n", path);
+    save_picture(NULL, c, "picture  ", "%s/ch03_gflops.png", folder);
 }
 
 int main(int argc, char **argv) {
@@ -343,9 +326,7 @@ int main(int argc, char **argv) {
         { "figures", 's', &folder, "DIR where pictures go, default figures" },
         { "quick", 'b', &quick, "      few images, few runs" },
     };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
-    read_options(argc, argv, comm, "Chapter 3: convolution, and the whole net's forward pass.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "Chapter 3: convolution, and the whole net's forward pass.", options, sizeof options);
     if (images > 10000) usage_error(comm, "ch03", "--images: at most 10000");
     if (runs > MOST_RUNS) usage_error(comm, "ch03", "--runs: at most 31");
     if (!images) images = quick ? 20 : 128;
@@ -354,14 +335,13 @@ int main(int argc, char **argv) {
     load_data(comm, which, "ch03", &train, &test);
     print_machine(comm, &train, 1);
 
-    uint32_t *index = malloc((size_t)images * sizeof *index);
-    if (!index) return 1;
+    uint32_t *index = memory((size_t)images * sizeof *index);
     for (int i = 0; i < images; ++i) index[i] = (uint32_t)i;
     dt_net *net = mnist_net(10);
     check(comm, dt_net_build(net, &(dt_build_desc){ .batch = images, .seed = 1234 }));
     dt_net_training(net, false);
-    check(comm, dt_net_load(net, &(dt_batch){ .pixels = train.pixels, .labels = train.labels, .mean = train.mean, .std = train.std,
-                                              .index = index, .count = (uint32_t)images, .global_count = (uint32_t)images }));
+    const dt_batch batch = batch_of(&train, index, 0, (uint32_t)images);
+    check(comm, dt_net_load(net, &batch));
     pass t = pass_of(&train, images);
 
     check_kernels();
@@ -381,11 +361,8 @@ int main(int argc, char **argv) {
 
     pass_free(&t);
     dt_net_free(net);
-    dt_dataset_free(&train);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
     free(index);
-    return failures ? 1 : 0;
+    return end_program(comm, &train, &test);
 }
 
 // ## 3.6 Exercises

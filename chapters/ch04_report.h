@@ -199,7 +199,7 @@ static void save(dt_chart *c, const char *folder, const char *name) {
 static void draw(const char *folder, const step steps[STEPS], const machine *m, const shape *s) {
     char title[200], caption[200], label[4][80];
     const double left = 0.08, right = 8.0;
-    snprintf(caption, sizeof caption, "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; median with min and max",
+    snprintf(caption, sizeof caption, "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; processor time, median with min and max",
              s->C, s->H, s->W, s->O, s->P, s->Q);
     snprintf(title, sizeof title, "Lanes lift the loop within its roof; only the register tile moves it to the right");
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .x_scale = DT_LOG10, .y_scale = DT_LOG10,

@@ -29,14 +29,6 @@
 //
 // This chapter computes in double, for a reason that 5.6 shows.
 
-static int failures;
-
-static void expect(bool true_as_hoped, const char *what) {
-    if (true_as_hoped) return;
-    printf("MISMATCH  %s\n", what);
-    ++failures;
-}
-
 // ## 5.2 Convolution and linear
 
 // [region: conv]
@@ -323,16 +315,13 @@ static void draw_v(dt_net *net, int N, uint64_t seed, const char *data, const ch
     printf("\nbest step, and the relative error there\n");
     for (int k = 0; k < 4; ++k) printf("%-24s h = %.0e   %.0e\n", names[k], h[best[k]], error[k][best[k]]);
     static const double ticks[] = { 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2 };
-    char title[200], caption[160], path[512];
+    char title[200], caption[160];
     snprintf(title, sizeof title, "The best step for a gradient check is about %.0e in double, %.0e with a float loss", h[best[1]], h[best[2]]);
     snprintf(caption, sizeof caption, "MNIST net with dropout, %d images of %s", N, data);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .x_label = "step h", .y_label = "relative error of the numeric gradient",
         .subtitle = "steepest weight of fc2 (three lines) and of conv1", .x_scale = DT_LOG10, .y_scale = DT_LOG10, .x_ticks = ticks, .x_tick_count = 6, .caption = caption, .machine = true });
     for (int k = 0; k < 4; ++k) dt_chart_line(c, &(dt_series){ .label = names[k], .n = STEPS, .x = h, .y = error[k] });
-    snprintf(path, sizeof path, "%s/ch05_steps.png", folder);
-    check(NULL, dt_chart_save(c, path));
-    dt_chart_free(c);
-    printf("picture  %s\n", path);
+    save_picture(NULL, c, "picture  ", "%s/ch05_steps.png", folder);
 }
 
 int main(int argc, char **argv) {
@@ -347,9 +336,7 @@ int main(int argc, char **argv) {
         { "figures", 's', &folder, "DIR where pictures go, default figures" },
         { "quick", 'b', &quick, "      few images" },
     };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
-    read_options(argc, argv, comm, "Chapter 5: backward passes and the gradient check.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "Chapter 5: backward passes and the gradient check.", options, sizeof options);
     if (N > MOST) usage_error(comm, "ch05", "--images: at most 64");
     if (!N) N = quick ? 5 : 20;
     dt_dataset train, test;
@@ -360,8 +347,8 @@ int main(int argc, char **argv) {
     for (int n = 0; n < MOST; ++n) index[n] = (uint32_t)n;
     dt_net *net = mnist_net(10);
     check(comm, dt_net_build(net, &(dt_build_desc){ .batch = N, .seed = seed }));
-    check(comm, dt_net_load(net, &(dt_batch){ .pixels = train.pixels, .labels = train.labels, .mean = train.mean, .std = train.std,
-                                              .index = index, .count = (uint32_t)N, .global_count = (uint32_t)N }));
+    const dt_batch batch = batch_of(&train, index, 0, (uint32_t)N);
+    check(comm, dt_net_load(net, &batch));
     for (int i = 0; i < ALL; ++i) values[i] = (double)dt_net_values(net)[i];
     for (int n = 0; n < N; ++n) labels[n] = train.labels[n];
     for (int i = 0; i < N * 784; ++i) input[i] = (train.pixels[i] / 255.0 - (double)train.mean[0]) / (double)train.std[0];
@@ -376,10 +363,7 @@ int main(int argc, char **argv) {
     draw_v(net, N, seed, train.name, folder);
 
     dt_net_free(net);
-    dt_dataset_free(&train);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
-    return failures ? 1 : 0;
+    return end_program(comm, &train, &test);
 }
 
 // ## 5.9 Exercises

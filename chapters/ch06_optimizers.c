@@ -18,14 +18,6 @@
 #define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
-static int failures;
-
-static void expect(bool true_as_hoped, const char *what) {
-    if (true_as_hoped) return;
-    printf("MISMATCH  %s\n", what);
-    ++failures;
-}
-
 // ## 6.1 Four ways downhill
 //
 // The gradient g says which way the loss grows. Go the other way, a little: w -= lr * g. Every optimizer is a variation on
@@ -76,9 +68,7 @@ static void step(optimizer *o, float *w, const float *g, size_t n) {
 static const char *const names[4] = { "sgd", "momentum", "nesterov", "adam" };
 
 static optimizer optimizer_of(kind k, float lr, float mu, size_t n) {
-    optimizer o = { k, lr, mu, 0, calloc(n, sizeof(float)), calloc(n, sizeof(float)) };
-    if (!o.m || !o.v) { fprintf(stderr, "no memory for %zu floats\n", 2 * n); exit(1); }
-    return o;
+    return (optimizer){ k, lr, mu, 0, memory(n * sizeof(float)), memory(n * sizeof(float)) };
 }
 
 static void optimizer_free(optimizer *o) { free(o->m); free(o->v); }
@@ -126,8 +116,7 @@ static void compare_with_header(dt_net *net) {
     const size_t n = dt_net_count(net);
     int same = 0;
     double most = 0.0;
-    float *w = malloc(n * sizeof *w);
-    if (!w) exit(1);
+    float *w = memory(n * sizeof *w);
     for (kind k = SGD; k <= ADAM; ++k) {
         optimizer o = optimizer_of(k, 0.01f, k == SGD || k == ADAM ? 0.0f : 0.9f, n);
         dt_optimizer *theirs = header_optimizer(net, &o);
@@ -241,8 +230,7 @@ static void run_all(const course *s, curve curves[4]) {
 
 static void compare_training(const course *s) {
     course one = *s;
-    curve *c = calloc(1, sizeof *c);
-    if (!c) exit(1);
+    curve *c = memory(sizeof *c);
     one.epochs = 1;
     dt_net *mine = new_net(s), *theirs = new_net(s);
     optimizer o = optimizer_of(MOMENTUM, 0.01f, 0.5f, dt_net_count(mine));
@@ -267,7 +255,7 @@ static void compare_training(const course *s) {
 // ## 6.6 Two pictures
 
 static void draw(const char *folder, const char *file, const char *title, const char *y_label, const course *s, curve curves[4], bool accuracy) {
-    char caption[200], path[512], labels[4][64];
+    char caption[200], labels[4][64];
     snprintf(caption, sizeof caption, "%s, %u images an epoch, batch %u, one core", s->train->name, s->train->count, s->batch);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .x_label = "epochs", .y_label = y_label, .caption = caption, .machine = true,
         .y_scale = accuracy ? DT_LINEAR : DT_LOG10, .y_format = accuracy ? DT_TICKS_PERCENT : DT_TICKS_PLAIN });
@@ -276,10 +264,7 @@ static void draw(const char *folder, const char *file, const char *title, const 
         else snprintf(labels[k], sizeof labels[k], "%s", names[k]);
         dt_chart_line(c, &(dt_series){ .label = labels[k], .n = curves[k].n, .x = curves[k].epoch, .y = accuracy ? curves[k].accuracy : curves[k].loss });
     }
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    check(NULL, dt_chart_save(c, path));
-    dt_chart_free(c);
-    printf("picture  %s\n", path);
+    save_picture(NULL, c, "picture  ", "%s/%s", folder, file);
 }
 
 static void draw_curves(const char *folder, const course *s, curve curves[4]) {
@@ -312,9 +297,7 @@ int main(int argc, char **argv) {
         { "figures", 's', &folder, "DIR where pictures go, default figures" },
         { "quick", 'b', &quick, "      few images" },
     };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
-    read_options(argc, argv, comm, "Chapter 6: optimizers; one core trains.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "Chapter 6: optimizers; one core trains.", options, sizeof options);
     if (!epochs) epochs = 2;
     if (!images && quick) images = 4096;
     if (epochs > MOST_POINTS / POINTS_AN_EPOCH) usage_error(comm, "ch06", "--epochs: at most 333");
@@ -335,10 +318,7 @@ int main(int argc, char **argv) {
     compare_training(&s);
     draw_curves(folder, &s, curves);
 
-    dt_dataset_free(&all);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
-    return failures ? 1 : 0;
+    return end_program(comm, &all, &test);
 }
 
 // ## 6.7 Exercises

@@ -160,7 +160,7 @@ static dt_err train_by_hand(dt_comm *comm, void *arg) {
     int64_t *sum = malloc((dt_net_count(net) + 1) * sizeof *sum);
     dt_optimizer *opt = error == DT_OK ? dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum }) : NULL;
     if (error == DT_OK) error = opt && sum ? loop(j, comm, net, opt, &it, sum) : DT_ENOMEM;
-    if (dt_comm_rank(comm) == 0 || strcmp(dt_comm_backend_name(comm), "threads") != 0) *(job *)arg = local;
+    if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
     dt_batches_free(&it);
     dt_net_free(net);
@@ -184,13 +184,6 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     dt_optimizer_free(opt);
     dt_net_free(net);
     return error;
-}
-
-static void must(dt_comm *comm, bool same, const char *sentence) { // on all ranks alike
-    if (dt_comm_rank(comm) == 0) fprintf(same ? stdout : stderr, "%s%s\n", same ? "" : "NOT TRUE: ", sentence);
-    if (same) return;
-    dt_comm_free(comm);
-    exit(1);
 }
 
 // While rank 0 runs threads as ranks, the other processes sleep, and then hear the hash.
@@ -259,8 +252,8 @@ static dt_err uneven(const job *j, double miss[2]) {
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = 128, .seed = j->s->seed }));
     for (int k = 0; k < 4; ++k) {
         const uint32_t first = k < 3 ? from[k] : 0, m = k < 3 ? from[k + 1] - first : 128;
-        DT_TRY(dt_net_load(net, &(dt_batch){ .pixels = j->train->pixels, .labels = j->train->labels, .mean = j->train->mean, .std = j->train->std,
-                                             .index = row + first, .first = first, .count = m, .global_count = m })); // its own mean
+        const dt_batch share = batch_of(j->train, row + first, first, m);
+        DT_TRY(dt_net_load(net, &share));
         DT_TRY(dt_forward(net));
         DT_TRY(dt_backward(net));
         for (size_t i = 0; i < dt_net_count(net) && i < MOST; ++i) {
@@ -293,7 +286,7 @@ static void sum_or_mean(dt_comm *comm, const job *like) {
 
 // ## 8.9 The picture
 
-static dt_err draw(const job *exact, const job *lost, const char *png) {
+static void draw(dt_comm *comm, const job *exact, const job *lost, const char *png) {
     char title[200], caption[120], subtitle[160];
     double x[3][POINTS], y[3][POINTS];
     size_t n[3] = { 0, 0, 0 };
@@ -314,9 +307,7 @@ static dt_err draw(const job *exact, const job *lost, const char *png) {
     for (int i = 0; i < 2; ++i)
         dt_chart_line(c, &(dt_series){ .label = i ? "sum lost, P = 4" : "sum lost, P = 2", .n = (size_t)lost[i].points, .x = lost[i].seen,
                                        .y = lost[i].reached, .style = DT_LINE_PLAIN, .colour = 6 + i });
-    dt_err error = dt_chart_save(c, png);
-    dt_chart_free(c);
-    return error;
+    save_picture(comm, c, "drawn in ", "%s", png);
 }
 
 // ## 8.10 Everything, in order
@@ -345,15 +336,13 @@ static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) 
     sum_or_mean(comm, first);
     for (int i = 0; i < 2 && s->png; ++i) lost[i] = *first, lost[i].how = LOST, lost[i].curve = true, on_threads(comm, 2 + 2 * i, &lost[i]);
     if (!s->png || dt_comm_rank(comm) != 0) return;
-    printf("accuracy %.2f %% at P = 1; with the sum lost %.2f %% at P = 2, %.2f %% at P = 4\ndrawn in %s\n", 100 * exact[0].accuracy,
-           100 * lost[0].accuracy, 100 * lost[1].accuracy, s->png);
-    check(comm, draw(exact, lost, s->png));
+    printf("accuracy %.2f %% at P = 1; with the sum lost %.2f %% at P = 2, %.2f %% at P = 4\n", 100 * exact[0].accuracy,
+           100 * lost[0].accuracy, 100 * lost[1].accuracy);
+    draw(comm, exact, lost, s->png);
 }
 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .ranks = 4, .batch = 128, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
     const option_desc options[] = {
         { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
         { "images", 'i', &s.images, "N   training images; default 20000, --quick 2048, --bug all" },
@@ -368,7 +357,7 @@ int main(int argc, char **argv) {
         { "png", 's', &s.png, "FILE   the picture, its numbers beside it as CSV; default figures/ch08_sync.png, with --quick none" },
         { "quick", 'b', &s.quick, "    fewer images" },
     };
-    read_options(argc, argv, comm, "Synchronous SGD by hand, on processes and on threads.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "Synchronous SGD by hand, on processes and on threads.", options, sizeof options);
     if (s.bug && strcmp(s.bug, "lost-sum") != 0) usage_error(comm, "ch08", "--bug: lost-sum is the only one");
     if (s.ranks > 64 || s.batch > 65536) usage_error(comm, "ch08", "at most --ranks 64 and --batch 65536");
     if (!s.png && !s.quick) s.png = "figures/ch08_sync.png";
@@ -382,10 +371,7 @@ int main(int argc, char **argv) {
     job first = { .s = &s, .train = &some, .test = &few, .epochs = s.epochs, .lr = s.lr };
     if (s.bug) run_the_bug(comm, &s, first);
     else run_the_chapter(comm, &s, &first);
-    dt_dataset_free(&train);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
-    return 0;
+    return end_program(comm, &train, &test);
 }
 
 // ## Exercises

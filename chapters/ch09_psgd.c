@@ -126,7 +126,7 @@ static dt_err train_by_hand(dt_comm *comm, void *arg) {
     int64_t *sum = malloc((dt_net_count(net) + 1) * sizeof *sum);
     dt_optimizer *opt = error == DT_OK ? dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum }) : NULL;
     if (error == DT_OK) error = opt && sum ? run(&local, comm, net, opt, &it, longest, sum) : DT_ENOMEM;
-    if (r == 0 || strcmp(dt_comm_backend_name(comm), "threads") != 0) *(job *)arg = local;
+    if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
     dt_batches_free(&it);
     dt_net_free(net);
@@ -146,7 +146,7 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     dt_err error = opt ? dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = local.train, .epochs = local.s->epochs,
                          .batch = (uint32_t)local.s->batch, .seed = local.s->seed, .average_every = local.every }, &result) : DT_EARG;
     local.hash = dt_net_hash(net);
-    if (dt_comm_rank(comm) == 0 || strcmp(dt_comm_backend_name(comm), "threads") != 0) *(job *)arg = local;
+    if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
     dt_net_free(net);
     return error;
@@ -164,8 +164,7 @@ static dt_err one_step_two_ways(dt_comm *comm, void *arg) {
     DT_TRY(dt_net_build(mean, &(dt_build_desc){ .batch = 16, .seed = 1 }));
     DT_TRY(dt_net_build(each, &(dt_build_desc){ .batch = 16, .seed = 1 }));
     dt_optimizer *a = dt_sgd(mean, &(dt_sgd_desc){ .lr = 0.1f }), *b = dt_sgd(each, &(dt_sgd_desc){ .lr = 0.1f });
-    dt_batch batch = { .pixels = j->train->pixels, .labels = j->train->labels, .mean = j->train->mean, .std = j->train->std, .index = row,
-                       .first = 16 * r, .count = 16, .global_count = 16 };
+    dt_batch batch = batch_of(j->train, row, 16 * r, 16);
     for (int k = 0; k < 2; ++k) {
         dt_net *net = k ? each : mean;
         batch.global_count = k ? 16 : 16 * (uint32_t)dt_comm_size(comm); // its own mean, or its share of the common mean
@@ -186,13 +185,6 @@ static dt_err one_step_two_ways(dt_comm *comm, void *arg) {
 // Under mpiexec the ranks are its processes, else threads of this one.
 static dt_err on_ranks(dt_comm *comm, int ranks, dt_err (*fn)(dt_comm *, void *), job *j) {
     return dt_comm_size(comm) > 1 ? fn(comm, j) : dt_run_ranks(ranks, fn, j);
-}
-
-static void must(dt_comm *comm, bool same, const char *sentence) { // on all ranks alike
-    if (dt_comm_rank(comm) == 0) fprintf(same ? stdout : stderr, "%s%s\n", same ? "" : "NOT TRUE: ", sentence);
-    if (same) return;
-    dt_comm_free(comm);
-    exit(1);
 }
 
 static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
@@ -238,7 +230,7 @@ static int sweep(dt_comm *comm, int ranks, const job *first, job *run_at) {
 
 // ## 9.5 The pictures
 
-static dt_err draw(const job *j, int count, int ranks, double one, const char *png, bool bytes) {
+static void draw(dt_comm *comm, const job *j, int count, int ranks, double one, const char *stem, bool bytes) {
     double x[MOST + 1], y[MOST + 1];
     char title[220], subtitle[200], caption[160];
     const job *last = &j[count - 1];
@@ -261,15 +253,11 @@ static dt_err draw(const job *j, int count, int ranks, double one, const char *p
         dt_chart_reference(c, &(dt_reference){ .label = label[0], .offset = one });
         dt_chart_reference(c, &(dt_reference){ .label = label[1], .offset = last->alone });
     }
-    dt_err error = dt_chart_save(c, png);
-    dt_chart_free(c);
-    return error;
+    save_picture(comm, c, "drawn in ", "%s_%s.png", stem, bytes ? "bytes" : "accuracy");
 }
 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .ranks = 4, .batch = 128, .epochs = 1, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
     const option_desc options[] = {
         { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
         { "ranks", 'i', &s.ranks, "P   threads as ranks, where mpiexec started only one; default 4" },
@@ -282,7 +270,7 @@ int main(int argc, char **argv) {
         { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default figures/ch09, with --quick none" },
         { "quick", 'b', &s.quick, "    fewer images" },
     };
-    read_options(argc, argv, comm, "PSGD and local SGD by hand: accuracy against communication.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "PSGD and local SGD by hand: accuracy against communication.", options, sizeof options);
     const int ranks = dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s.ranks;
     if (ranks > 64 || s.batch > 65536) usage_error(comm, "ch09", "at most 64 ranks and --batch 65536");
     if (!s.png && !s.quick) s.png = "figures/ch09";
@@ -299,17 +287,9 @@ int main(int argc, char **argv) {
     if (dt_comm_rank(comm) == 0) { // the others have done their part
         check(comm, dt_run_ranks(1, train_by_hand, &one));
         printf("rank 0 before the only average: %.2f %%; one rank with all the data: %.2f %%\n", 100 * run_at[count - 1].alone, 100 * one.accuracy);
-        for (int b = 0; b < 2 && s.png; ++b) {
-            char png[512];
-            snprintf(png, sizeof png, "%s_%s.png", s.png, b ? "bytes" : "accuracy");
-            check(comm, draw(run_at, count, ranks, one.accuracy, png, b));
-            printf("drawn in %s\n", png);
-        }
+        for (int b = 0; b < 2 && s.png; ++b) draw(comm, run_at, count, ranks, one.accuracy, s.png, b);
     }
-    dt_dataset_free(&train);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
-    return 0;
+    return end_program(comm, &train, &test);
 }
 
 // ## Exercises

@@ -257,11 +257,6 @@ static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dat
     return DT_OK;
 }
 
-static void must(bool same, const char *sentence) {
-    fprintf(same ? stdout : stderr, "%s%s\n", same ? "" : "NOT TRUE: ", sentence);
-    if (!same) exit(1);
-}
-
 // ## 10.5 The pictures
 
 typedef struct results { int n; double workers[MOST], speed[3][MOST]; net_run net[MOST]; char about[160]; } results;
@@ -271,16 +266,7 @@ static dt_chart *chart(const results *r, const char *title, const char *subtitle
                                           .x_ticks = r->workers, .x_tick_count = (size_t)r->n, .y_format = percent ? DT_TICKS_PERCENT : DT_TICKS_PLAIN });
 }
 
-static dt_err finish(dt_chart *c, const char *prefix, const char *name) {
-    char png[512];
-    snprintf(png, sizeof png, "%s_%s.png", prefix, name);
-    dt_err error = dt_chart_save(c, png);
-    dt_chart_free(c);
-    if (error == DT_OK) printf("drawn in %s\n", png);
-    return error;
-}
-
-static dt_err draw(const results *r, const char *prefix) {
+static void draw(const results *r, const char *prefix) {
     static const char *const label[3] = { "sparse, no lock", "sparse, one lock", "dense net" };
     enum { BINS = 8 };
     static const int from[BINS + 1] = { 0, 1, 2, 3, 4, 8, 16, 32, DT_STALENESS_BINS };
@@ -294,14 +280,14 @@ static dt_err draw(const results *r, const char *prefix) {
     dt_chart_shade_cores(c);
     dt_chart_reference(c, &(dt_reference){ .label = "ideal", .slope = 1.0, .from = 1.0, .to = r->n });
     for (int k = 0; k < 3; ++k) dt_chart_line(c, &(dt_series){ .label = label[k], .n = (size_t)r->n, .x = r->workers, .y = r->speed[k] });
-    DT_TRY(finish(c, prefix, "speedup"));
+    save_picture(NULL, c, "drawn in ", "%s_speedup.png", prefix);
 
     for (int i = 0; i < r->n; ++i) accuracy[i] = r->net[i].accuracy, least = fmin(least, accuracy[i]), most = fmax(most, accuracy[i]);
     snprintf(title, sizeof title, "The dense net stays between %.1f and %.1f %% with 1 to %d workers and no lock", 100 * least, 100 * most, r->n);
     c = chart(r, title, "Test accuracy after one epoch, dropout off; Adam", "workers", "test accuracy", true);
     dt_chart_shade_cores(c);
     dt_chart_line(c, &(dt_series){ .label = "accuracy", .n = (size_t)r->n, .x = r->workers, .y = accuracy });
-    DT_TRY(finish(c, prefix, "accuracy"));
+    save_picture(NULL, c, "drawn in ", "%s_accuracy.png", prefix);
 
     for (int i = 1; i < r->n; ++i)
         for (int b = 0; b < BINS; ++b)
@@ -310,12 +296,11 @@ static dt_err draw(const results *r, const char *prefix) {
     c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = "Staleness: steps by others between a worker's copy of the vector and its own addition",
         .caption = r->about, .machine = true, .x_label = "steps by others in between", .y_label = "share of the steps", .y_format = DT_TICKS_PERCENT });
     dt_chart_bars(c, &(dt_bars){ .groups = BINS, .series = (size_t)r->n - 1, .names = number, .labels = who + 1, .y = bars });
-    return finish(c, prefix, "staleness");
+    save_picture(NULL, c, "drawn in ", "%s_staleness.png", prefix);
 }
 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .batch = 32, .seed = 1234 };
-    dt_comm *comm = dt_comm_alone();
     const option_desc options[] = {
         { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
         { "images", 'i', &s.images, "N   training images of the net; default 20000, --quick 1024" },
@@ -326,8 +311,7 @@ int main(int argc, char **argv) {
         { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with CSVs; default figures/ch10, with --quick none" },
         { "quick", 'b', &s.quick, "    less of everything" },
     };
-    if (!comm) die(NULL);
-    read_options(argc, argv, comm, "Hogwild by hand: threads that share one parameter vector without a lock.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "Hogwild by hand: threads that share one parameter vector without a lock.", options, sizeof options);
     if (s.workers > MOST || s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
     if (s.batch > 65536 || s.samples > 10000000) usage_error(comm, "ch10", "at most --batch 65536 and --samples 10000000");
     if (!s.png && !s.quick) s.png = "figures/ch10";
@@ -350,7 +334,7 @@ int main(int argc, char **argv) {
     for (int n = 1; n <= r.n; ++n) {
         const sparse_run free_run = train_sparse(samples, s.samples, n, false), locked = train_sparse(samples, s.samples, n, true);
         if (n == 1) first = free_run;
-        if (n == 1) must(free_run.hash == locked.hash, "one thread, sparse: with and without a lock the same bits");
+        if (n == 1) must(comm, free_run.hash == locked.hash, "one thread, sparse: with and without a lock the same bits");
         r.workers[n - 1] = n, r.speed[0][n - 1] = first.seconds / free_run.seconds, r.speed[1][n - 1] = first.seconds / locked.seconds;
         printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds, r.speed[0][n - 1], free_run.loss,
                locked.seconds, r.speed[1][n - 1], locked.loss);
@@ -362,18 +346,15 @@ int main(int argc, char **argv) {
     for (int n = 1; n <= r.n; ++n) {
         check(comm, train_net(&s, &some, &few, n, false, &r.net[n - 1]));
         if (n == 1) check(comm, train_net(&s, &some, &few, 1, true, &by_hand));
-        if (n == 1) must(by_hand.hash == r.net[0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
+        if (n == 1) must(comm, by_hand.hash == r.net[0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
         r.speed[2][n - 1] = r.net[0].seconds / r.net[n - 1].seconds;
         printf("%-8d %.2f s %7.2fx   %7.2f %%   staleness %.2f\n", n, r.net[n - 1].seconds, r.speed[2][n - 1], 100 * r.net[n - 1].accuracy, r.net[n - 1].stale);
     }
     check(comm, train_net(&s, &some, &few, 2, true, &by_hand));
     printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy);
     snprintf(r.about, sizeof r.about, "Net: %s, %u training and %u test images. Sparse: %d synthetic samples. ", some.name, some.count, few.count, s.samples);
-    if (s.png) check(comm, draw(&r, s.png));
-    dt_dataset_free(&train);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
-    return 0;
+    if (s.png) draw(&r, s.png);
+    return end_program(comm, &train, &test);
 }
 
 // ## Exercises

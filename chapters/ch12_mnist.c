@@ -25,11 +25,11 @@
 // 128, 10 epochs for the first two; Adam, batch 32, one epoch for Hogwild. Every one of them can be said on the command line.
 
 typedef struct settings {
-    const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *algorithm_name;
+    const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *algorithm_name, *trace;
     int threads, epochs, batch, per_rank_batch, average_every, bucket;
-    float lr, momentum;
+    float lr, momentum, patience;
     uint64_t seed;
-    bool quiet, float_sums, hogwild, adam;
+    bool quiet, float_sums, hogwild, adam, profile, doctor;
     dt_algorithm algorithm;
 } settings;
 
@@ -43,6 +43,7 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (s->batch > 1 << 20 || s->per_rank_batch > 1 << 20) usage_error(comm, "ch12", "--batch: at most 1048576");
     if (s->batch && s->per_rank_batch) usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
     if (s->average_every && strcmp(s->method, "psgd") != 0) usage_error(comm, "ch12", "--average-every goes with --method psgd");
+    if (s->hogwild && (s->profile || s->trace)) usage_error(comm, "ch12", "Hogwild's workers never wait: --profile and --trace say nothing to it");
     if (s->hogwild && (s->float_sums || s->bucket || s->per_rank_batch || s->algorithm_name))
         usage_error(comm, "ch12", "Hogwild has no sums over ranks: --float-sums, --bucket, --per-rank-batch and --algorithm say nothing to it");
     if (s->save && strcmp(s->save, "") == 0) usage_error(comm, "ch12", "--save: a file name is needed");
@@ -69,6 +70,10 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
         { "save", 's', &s->save, "FILE   write the parameters as safetensors" },
         { "report", 's', &s->report, "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
+        { "profile", 'b', &s->profile, "    after each epoch, a table of what each rank's time went to: computing, waiting, adding" },
+        { "trace", 's', &s->trace, "FILE   write the last steps as Chrome trace JSON, for ui.perfetto.dev" },
+        { "patience", 'f', &s->patience, "S   seconds until a rank that does nothing ends the job; default 5, or 100 steps if longer" },
+        { "doctor", 'b', &s->doctor, "    no training: only look at how the job was started" },
         { "quiet", 'b', &s->quiet, "    print nothing but errors" },
     };
     read_options(argc, argv, comm, "Trains the MNIST net on MPI ranks or on threads.", options, sizeof options / sizeof *options);
@@ -98,11 +103,33 @@ typedef struct run {
 } run;
 
 // A run's numbers: what training told, the score on the test images, and a hash of the parameters.
+typedef struct watch { dt_comm *comm; const settings *s; bool show; double seconds; dt_comm_cost cost; } watch;
+
+// The table of --profile, from all ranks, at the end of an epoch. What a rank waits, another one keeps it waiting.
+static void print_profile(watch *w, const dt_progress *p) {
+    dt_profile each[1024];
+    if (dt_comm_size(w->comm) > 1024 || dt_comm_profile(w->comm, &w->cost, p->seconds - w->seconds, each) != DT_OK) return;
+    for (int r = 0; r < dt_comm_size(w->comm) && dt_comm_rank(w->comm) == 0; ++r) {
+        const dt_profile *x = &each[r];
+        if (r == 0) printf("epoch %-4d rank  seconds  computing  waiting   adding  MB sent\n", p->epoch + 1);
+        printf("           %4d %8.3f %9.1f%% %7.1f%% %7.1f%% %8.2f\n", r, x->seconds, 100 * x->compute / x->seconds, 100 * x->wait / x->seconds,
+               100 * x->reduce / x->seconds, 1e-6 * (double)x->bytes);
+    }
+    w->cost = dt_comm_times(w->comm);
+    w->seconds = p->seconds;
+}
+
+static bool after_step(const dt_progress *p, void *user) {
+    watch *w = user;
+    if (w->s->profile && p->epoch_ended && !w->s->hogwild) print_profile(w, p);
+    return show_progress(p, &w->show);
+}
+
 static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_dataset *data, run *r) {
-    bool show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2);
+    watch w = { .comm = comm, .s = s, .show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2), .cost = dt_comm_times(comm) };
     const dt_train_desc desc = { .data = data, .epochs = s->epochs, .batch = (uint32_t)s->batch, .seed = s->seed,
                                  .algorithm = s->algorithm, .bucket_bytes = (size_t)s->bucket * 1024,
-                                 .average_every = (uint32_t)s->average_every, .on_step = show_progress, .user = &show };
+                                 .average_every = (uint32_t)s->average_every, .on_step = after_step, .user = &w };
     r->workers = dt_comm_size(comm);
     if (strcmp(s->method, "sync") == 0) return dt_train_sync(net, opt, comm, &desc, &r->train);
     if (strcmp(s->method, "psgd") == 0) return dt_train_psgd(net, opt, comm, &desc, &r->train);
@@ -159,7 +186,10 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
                   : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr, .momentum = s->momentum });
     if (error == DT_OK && !opt) error = DT_EARG;
     run r = { .workers = 1 };
+    if (s->patience > 0.0f) dt_comm_set_patience(comm, (double)s->patience);
+    if (error == DT_OK && s->trace) error = dt_trace_start(comm, 100000);
     if (error == DT_OK) error = train(s, net, opt, comm, j->training, &r);
+    if (error == DT_OK && s->trace) error = dt_trace_write(comm, s->trace);
     if (error == DT_OK) error = dt_evaluate(net, j->testing, comm, &r.test);
     if (error == DT_OK && dt_comm_rank(comm) == 0) {
         r.hash = dt_net_hash(net);
@@ -183,7 +213,16 @@ int main(int argc, char **argv) {
     }
     dt_dataset training, testing;
     load_data(comm, s.data, "ch12", &training, &testing);
-    if (!s.quiet) print_machine(comm, &training, s.threads);
+    const uint64_t said[] = { (uint64_t)s.epochs, (uint64_t)s.batch, s.seed, (uint64_t)s.adam, (uint64_t)s.algorithm, s.float_sums,
+                              (uint64_t)(1e6f * s.lr), (uint64_t)(1e6f * s.momentum), dt_hash(s.method, strlen(s.method), 0) };
+    ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES,
+                                        .settings = dt_hash(said, sizeof said, 0), .data_name = training.name, .data = training.hash }, s.quiet);
+    if (!s.quiet || s.doctor) print_machine(comm, &training, s.threads);
+    if (s.doctor) {
+        if (dt_comm_rank(comm) == 0) printf("%d rank%s started as they should be\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s");
+        dt_comm_free(comm);
+        return 0;
+    }
     end_cleanly_on_signals();
     job j = { .s = &s, .training = &training, .testing = &testing };
     check(comm, s.threads > 1 && !s.hogwild ? dt_run_ranks(s.threads, run_rank, &j) : run_rank(comm, &j));

@@ -1,5 +1,5 @@
 // What every chapter program needs and no chapter is about: options, the S0 net, one way to say an error, the lines
-// that a program begins with. Read it when you wonder how a program starts; the chapters explain the rest.
+// that a program begins and ends with, how it checks itself. The chapters explain the rest.
 #ifndef CHAPTER_H
 #define CHAPTER_H
 
@@ -8,13 +8,14 @@
 #include <getopt.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #if defined(__GNUC__)
-#define CHAPTER_FN static __attribute__((unused))
+#define CHAPTER_FN static __attribute__((unused)) // also for the few variables here
 #define CHAPTER_NORETURN __attribute__((noreturn))
 #else
 #define CHAPTER_FN static
@@ -26,13 +27,18 @@
 
 CHAPTER_FN CHAPTER_NORETURN void usage_error(dt_comm *comm, const char *program, const char *sentence) {
     if (!comm || dt_comm_rank(comm) == 0) fprintf(stderr, "%s: %s (try --help)\n", program, sentence);
+    fflush(stderr);
     dt_comm_free(comm);
     exit(2);
 }
 
 CHAPTER_FN CHAPTER_NORETURN void die(dt_comm *comm) {
-    if (comm && dt_comm_size(comm) > 1) fprintf(stderr, "[rank %d] %s\n", dt_comm_rank(comm), dt_error());
-    else fprintf(stderr, "%s\n", dt_error());
+    char line[640];
+    if (!comm || dt_comm_may_speak(comm)) { // one line, also where the error met every rank alike
+        if (comm) dt_comm_complaint(comm, line, sizeof line);
+        else snprintf(line, sizeof line, "%s", dt_error());
+        fprintf(stderr, "%s\n", line);
+    }
     fflush(NULL);
     if (comm && dt_comm_size(comm) > 1) dt_comm_abort(comm, 1);
     else dt_comm_free(comm);
@@ -60,6 +66,40 @@ CHAPTER_FN void check_all(dt_comm *comm, dt_err error) {
     dt_comm_free(comm);
     exit(1);
 }
+
+// ---- What a chapter claims, it checks. A claim that fails is printed; expect() goes on to the next one, and the program
+// ---- ends with 1 (end_program); must() ends it at once, on all ranks alike, and prints also what holds.
+
+CHAPTER_FN int mismatches;
+
+CHAPTER_FN void expect(bool true_as_hoped, const char *what) {
+    if (true_as_hoped) return;
+    printf("MISMATCH  %s\n", what);
+    ++mismatches;
+}
+
+CHAPTER_FN void must(dt_comm *comm, bool holds, const char *sentence) {
+    if (dt_comm_rank(comm) == 0) fprintf(holds ? stdout : stderr, "%s%s\n", holds ? "" : "NOT TRUE: ", sentence);
+    if (holds) return;
+    dt_comm_free(comm);
+    exit(1);
+}
+
+// ---- Memory, zeroed, or the program ends. Sorting, for medians.
+
+CHAPTER_FN void *memory(size_t bytes) {
+    void *block = calloc(bytes ? bytes : 1, 1);
+    if (block) return block;
+    fprintf(stderr, "no memory for %zu bytes\n", bytes);
+    exit(1);
+}
+
+CHAPTER_FN int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+CHAPTER_FN void sort_numbers(double *x, size_t n) { qsort(x, n, sizeof *x, by_value); }
 
 // ---- Options: each program lists its own; values are checked where they are read.
 
@@ -121,6 +161,22 @@ CHAPTER_FN void read_options(int argc, char **argv, dt_comm *comm, const char *a
     }
 }
 
+// ---- How a program begins: it joins its ranks, if it was started as several, and reads its options. How it ends.
+
+CHAPTER_FN dt_comm *begin_program(int argc, char **argv, const char *about, const option_desc *options, size_t bytes) {
+    dt_comm *comm = dt_comm_world(&argc, &argv);
+    if (!comm) die(NULL);
+    read_options(argc, argv, comm, about, options, (int)(bytes / sizeof *options));
+    return comm;
+}
+
+CHAPTER_FN int end_program(dt_comm *comm, dt_dataset *train, dt_dataset *test) { // what main returns; data may be NULL
+    dt_dataset_free(train);
+    dt_dataset_free(test);
+    dt_comm_free(comm);
+    return mismatches ? 1 : 0;
+}
+
 // ---- The net of the lab report that chapter 12 answers: 9 840 parameters.
 
 CHAPTER_FN dt_net *mnist_net(int classes) {
@@ -142,9 +198,22 @@ CHAPTER_FN dt_net *mnist_net(int classes) {
 // ---- Data: found on every rank; the name was checked as an option, the files may still be missing or broken.
 
 CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train, dt_dataset *test) {
+    dt_comm_phase(comm, "loading data");
     dt_err error = dt_dataset_find(train, test, which);
     if (error == DT_EARG) usage_error(comm, program, dt_error());
     check_all(comm, error);
+}
+
+// Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over these images alone.
+CHAPTER_FN dt_batch batch_of(const dt_dataset *data, const uint32_t *index, uint32_t first, uint32_t count) {
+    return (dt_batch){ .pixels = data->pixels, .labels = data->labels, .mean = data->mean, .std = data->std,
+                       .index = index, .first = first, .count = count, .global_count = count };
+}
+
+// A job that runs on several ranks brings its results back in its argument. Ranks that are threads share it, and only rank 0
+// writes; processes have one each.
+CHAPTER_FN bool brings_result(const dt_comm *comm) {
+    return dt_comm_rank(comm) == 0 || strcmp(dt_comm_backend_name(comm), "threads") != 0;
 }
 
 // ---- What a program runs on, said before its first table.
@@ -158,6 +227,37 @@ CHAPTER_FN void print_machine(const dt_comm *comm, const dt_dataset *data, int t
     printf("workers  %d rank%s (%s), %d thread%s each, on %d core%s\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s",
            dt_comm_backend_name(comm), threads, threads == 1 ? "" : "s", dt_cores(), dt_cores() == 1 ? "" : "s");
     fflush(stdout);
+}
+
+// ---- A finished chart becomes a file, its numbers beside it as CSV; say comes before the name.
+
+#ifdef DTRAIN_WITH_CHARTS
+#if defined(__GNUC__)
+__attribute__((format(printf, 4, 5)))
+#endif
+CHAPTER_FN void save_picture(dt_comm *comm, dt_chart *chart, const char *say, const char *path_format, ...) {
+    char path[512];
+    va_list list;
+    va_start(list, path_format);
+    vsnprintf(path, sizeof path, path_format, list);
+    va_end(list);
+    check(comm, dt_chart_save(chart, path));
+    dt_chart_free(chart);
+    printf("%s%s\n", say, path);
+}
+#endif
+
+// ---- The MPI doctor looks at how the job was started: a warning is said on standard error, an error ends the program.
+
+CHAPTER_FN void ask_doctor(dt_comm *comm, const dt_doctor_desc *desc, bool quiet) {
+    char text[2048];
+    dt_err error = dt_comm_doctor(comm, desc, text, sizeof text);
+    if (*text && dt_comm_rank(comm) == 0 && (error != DT_OK || !quiet)) fputs(text, stderr);
+    fflush(stderr);
+    if (error == DT_OK) return;
+    dt_barrier(comm);
+    dt_comm_free(comm);
+    exit(1);
 }
 
 // ---- Progress on a terminal, and a clean end on the first SIGINT or SIGTERM.
