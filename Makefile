@@ -3,6 +3,7 @@
 # ---- Compilers. Debian may have Open MPI beside MPICH, and a program of the one under the launcher of the other runs as
 # ---- N jobs of one rank; so the MPICH names are taken where they exist.
 CC      = gcc
+CXX     = g++
 MPICC   = $(shell command -v mpicc.mpich || echo mpicc)
 MPIEXEC = $(shell command -v mpiexec.mpich || echo mpiexec)
 
@@ -15,13 +16,22 @@ ARCH     = -march=native
 OPT      = -O3 $(ARCH) -ffp-contract=off
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror
 CFLAGS   = -std=c11 -D_DEFAULT_SOURCE $(OPT) $(WARN)
+CXXFLAGS = -std=c++11 $(OPT) $(WARN)
 LDLIBS   = -lm -pthread
 #   MPICC's inner compiler is said, so that `make CC=clang` holds for it as well
 MPIENV   = MPICH_CC=$(CC) OMPI_CC=$(CC)
 
 CHAPTERS = $(sort $(foreach f,$(wildcard chapters/ch[0-9][0-9]_*.c),$(firstword $(subst _, ,$(notdir $f)))))
 WITH_MPI = ch07 ch08 ch09 ch12
-EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+EXAMPLES = $(sort $(basename $(notdir $(filter-out %_impl.c,$(wildcard examples/*.c examples/*.cpp)))))
+
+help:
+	@echo "make deps          install what is missing      make data        put MNIST and Fashion-MNIST into ./data"
+	@echo "make chNN          one chapter: ./chNN          make all         every chapter and example"
+	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
+	@echo "make test          all tests                    make check       what the chapters print"
+	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
+	@echo "make doctor        how MPI jobs start here      make clean"
 
 all: $(CHAPTERS) $(EXAMPLES)
 
@@ -33,9 +43,23 @@ $(filter-out $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chap
 $(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h dtrain.h
 	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
 
-# ---- Examples: those that name no MPI are built without it.
+# ---- Examples: those that name no MPI are built without it, as a program that drops dtrain.h in would be.
 lenet_mnist: examples/lenet_mnist.c chapters/chapter.h dtrain.h
 	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $< $(LDLIBS)
+
+dropin: examples/dropin.c dtrain.h
+	$(CC) $(CFLAGS) -o $@ $< -lm
+
+infer: examples/infer.c chapters/chapter.h dtrain.h
+	$(CC) $(CFLAGS) -o $@ $< -lm
+
+#      C++ includes the declarations; the implementation is C, in a file of its own
+cpp_app: examples/cpp_app.cpp build/cpp_impl.o dtrain.h
+	$(CXX) $(CXXFLAGS) -o $@ $< build/cpp_impl.o -lm
+
+build/cpp_impl.o: examples/cpp_impl.c dtrain.h
+	@mkdir -p build
+	$(CC) $(CFLAGS) -c -o $@ $<
 
 # ---- What is needed, and the data.
 deps:
@@ -63,9 +87,13 @@ doctor: ch12
 check: $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" sh chapters/check.sh
 
-# ---- Pictures of the chapters, from this machine. The first ones also time kernels, so they keep to one core.
+# ---- Pictures of the chapters, from this machine. Those that time kernels by the wall clock keep to one core.
 figures: $(CHAPTERS)
-	./ch01 && ./ch02 && taskset -c 0 ./ch03 && ./ch05 && taskset -c 0 ./ch06
+	./ch01 && ./ch02 && taskset -c 0 ./ch03 && ./ch04 --runs 15 && ./ch05 && taskset -c 0 ./ch06
+	$(MPIEXEC) -n 2 ./ch07
+	$(MPIEXEC) -n 2 ./ch08 --images 60000
+	./ch09 --images 60000 --epochs 2
+	./ch10 --images 60000
 
 # ---- Kernels against the machine's peak, and a training step by layer.
 bench: build/bench
@@ -80,4 +108,4 @@ clean:
 
 -include tests/tests.mk
 
-.PHONY: all deps data experiment doctor check figures bench clean
+.PHONY: help all deps data experiment doctor check figures bench clean

@@ -227,6 +227,55 @@ DTI_INLINE size_t dti_min_size(size_t a, size_t b) { return a < b ? a : b; }
 DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 #endif
 
+/* ==== [S1.4] Cores ======================================================== */
+#ifdef DTI_DECLARE
+/* dt_cores                                                            [S1.4]
+   Cores this process may run on: its affinity mask on Linux, so that taskset
+   and batch systems are believed, else the cores online. At least 1. A bound
+   on cpu time that a container sets by quota is not seen. */
+DT_API int dt_cores(void);
+
+/* The vector instructions that the kernels [S4.3] were compiled to: "AVX-512, 16 lanes a register". */
+DT_API const char *dt_kernel_name(void);
+#endif
+
+#ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
+
+/* The text after "name :" in a file like /proc/cpuinfo. False if there is none. */
+static bool dti_proc_line(const char *path, const char *name, char *out, size_t n) {
+    FILE *f = fopen(path, "r");
+    char line[1024];
+    bool found = false;
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, name, strlen(name)) != 0) continue;
+        const char *text = colon + 1 + strspn(colon + 1, " \t");
+        snprintf(out, n, "%.*s", (int)strcspn(text, "\n"), text);
+        found = true;
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+/* /proc rather than sched_getaffinity, which the headers hide without _GNU_SOURCE. */
+DT_API int dt_cores(void) {
+    char mask[1024];
+    int cores = 0;
+    if (dti_proc_line("/proc/self/status", "Cpus_allowed:", mask, sizeof mask))
+        for (const char *s = mask; *s; ++s) {
+            const int digit = *s >= '0' && *s <= '9' ? *s - '0' : *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 0;
+            cores += (digit & 1) + (digit >> 1 & 1) + (digit >> 2 & 1) + (digit >> 3);
+        }
+#if defined(_SC_NPROCESSORS_ONLN)
+    if (cores < 1) cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    return cores < 1 ? 1 : cores;
+}
+#endif
+
 /* ==== [S2] Random numbers ================================================= */
 
 /* A random number here is a function of what it is for, not of how many were
@@ -834,15 +883,19 @@ static void dti_fold(float *sums, const float *acc, int rows)
        out[o,position] = bias[o] + sum over c, u, v of in[c, rows u, columns v] * w[o,c,u,v],
    added in the order c, u, v as one chain per element. Taps that would read padding are left out, never multiplied by zero:
    each output row and each output column knows its first tap, its number of taps and the input index of the first (dti_tap).
-   Neighbouring columns with equal taps form a run.
+   Neighbouring columns with equal taps form a run; the edge columns of an image that is padded by 1 join it.
 
    Register tile: OT output channels x TC columns of one run; with 32 registers 8x3, 10x2 or 16x1 accumulators. A tap loads TC
    vectors of the input and OT broadcast weights for OT*TC fused multiply-adds; two loads and two multiply-adds can start
    in each cycle, and an accumulator is ready again after four, so a tile wants at least 8 accumulators, and OT+TC well
-   below OT*TC.
+   below OT*TC. The first and the last tile of a 3x3 layer's row are compiled without the taps that they lack: an edge done
+   as a column of its own, 8x1 or 16x1, would be bound by its loads.
 
-   Cache: a tile of the input, K rows x a few columns x a block of channels, stays in half of L1 while all output channels pass
-   over it, their weights streaming from L2 in packed order. */
+   Cache: L1 holds the weights of OT channels, L2 the rest of the work. A pass takes so many input channels that their K rows
+   and all output channels' weights fit a part of L2, and goes along whole rows: then the input, read again for each OT
+   channels, and the output are long streams, which the hardware prefetches. (Tiles of few columns keep the input in L1, but
+   touch each output channel, a page of its own, for one or two lines at a time; they are 10 to 20 % slower on large maps.) Passes
+   over one band of output rows follow each other while the band is in another part of L2. */
 #ifdef DTI_IMPLEMENT
 
 typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv;        /* P = (H+2pad-K)/S + 1, Q likewise */
@@ -877,11 +930,17 @@ static dti_tap dti_tap_forward(const dti_axis *a, int i)
    packed taps are sorted by v mod S, and within a class descending, which makes q ascend. */
 static int dti_tap_class(const dti_axis *a, int r) { return r < a->taps ? (a->taps - r + a->stride - 1) / a->stride : 0; }
 
+static int dti_tap_base(const dti_axis *a, int r)
+{
+    int base = 0;
+    for (int k = 0; k < r; ++k) base += dti_tap_class(a, k);
+    return base;
+}
+
 static dti_tap dti_tap_backward(const dti_axis *a, int x)
 {
     const int r = (x + a->pad) % a->stride, q = (x + a->pad) / a->stride, n = dti_tap_class(a, r);
-    int base = 0;
-    for (int k = 0; k < r; ++k) base += dti_tap_class(a, k);
+    const int base = dti_tap_base(a, r);
     const int low = n - 1 - q > 0 ? n - 1 - q : 0, high = a->out - q + n - 1 < n ? a->out - q + n - 1 : n;
     return (dti_tap){ base + low, high > low ? high - low : 0, q - n + 1 + low };
 }
@@ -930,22 +989,33 @@ DTI_LOCAL void dti_conv_pack(const dti_conv *c, const float *w, float *packed)
     dti_conv_pack_pass(c, &rows, &columns, true, w, packed + dti_conv_packed_floats(c) / 2);
 }
 
-/* `n` neighbouring output columns (in backward passes with a stride: each S-th) with equal taps. */
-typedef struct dti_run { int n, out, in, tap, taps; } dti_run;
+/* `n` neighbouring output columns (in backward passes with a stride: each S-th) with equal taps. The first may lack the
+   first tap and the last the last one: what a padding of 1 does to the edges of an image. */
+typedef struct dti_run { int n, out, in, tap, taps; bool left, right; } dti_run;
 
-static int dti_runs(dti_run *runs, const dti_axis *a, bool backward, int longest)
+static int dti_runs(dti_run *runs, const dti_axis *a, bool backward)
 {
     const int columns = backward ? a->in : a->out, phases = backward ? a->stride : 1, step = backward ? 1 : a->stride;
     int n = 0;
-    for (int phase = 0; phase < phases; ++phase)
-        for (int i = phase; i < columns; i += phases) {
-            const dti_tap t = backward ? dti_tap_backward(a, i) : dti_tap_forward(a, i);
-            dti_run *last = runs + n - 1;
-            if (i > phase && last->n < longest && last->tap == t.tap && last->taps == t.count && last->in + last->n * step == t.in)
-                last->n++;
-            else
-                runs[n++] = (dti_run){ 1, i, t.in, t.tap, t.count };
-        }
+    for (int phase = 0; phase < phases; ++phase) {
+        const int residue = (phase + a->pad) % a->stride, base = backward ? dti_tap_base(a, residue) : 0;
+        const int taps = backward ? dti_tap_class(a, residue) : a->taps;
+        for (int i = phase; i < columns; ++n)
+            for (runs[n] = (dti_run){ 0 }; i < columns; i += phases) {
+                dti_run *run = runs + n;
+                const dti_tap t = backward ? dti_tap_backward(a, i) : dti_tap_forward(a, i);
+                const int low = t.tap - base, high = taps - low - t.count;
+                dti_run next = { .n = 1, .out = i, .in = t.in, .tap = t.tap, .taps = t.count };
+                if (low + high > 0 && low <= 1 && high <= 1)                /* an edge column, told as one that has all taps */
+                    next = (dti_run){ .n = 1, .out = i, .in = t.in - low, .tap = base, .taps = taps, .left = low, .right = high };
+                if (run->n == 0) *run = next;
+                else if (run->tap == next.tap && run->taps == next.taps && run->in + run->n * step == next.in && !run->right && !next.left) {
+                    run->n++;
+                    run->right = next.right;
+                } else
+                    break;
+            }
+    }
     return n;
 }
 
@@ -958,25 +1028,27 @@ typedef struct dti_tile {
     size_t w_channel, w_row, w_tap;
     size_t y_channel, y_step;
     int channels, rows, taps;           /* of the sum */
+    bool left, right;                   /* the first column lacks the first tap, the last one the last: they lie in the padding */
     bool resume;                        /* go on from what y holds instead of from the bias */
+    bool relu;                          /* pooled tiles: y = max(y, 0) on the way out */
     const float *y_next;                /* where the next tile will write: fetched meanwhile; NULL if y is in L2 anyhow */
 } dti_tile;
 
-/* y[o][t] (+)= sum over c, u, v. OT, TC are compile-time constants at every call, so acc[][] lives in registers. NV and STEP
-   are the taps per row and the columns from one output's input to the next where they are known, else 0: unrolled taps
-   with a known step share the input vectors that neighbouring outputs have in common. */
-/* One tap. */
-DTI_INLINE void dti_tile_step(const int OT, const int TC, dti_v acc[16][4], const float *x, size_t x_step, const float *w)
+/* One tap; columns from .. to-1 of the tile have it. */
+DTI_INLINE void dti_tile_step(const int OT, const int from, const int to, dti_v acc[16][4], const float *x, size_t x_step, const float *w)
 {
     dti_v xs[4];
-    DTI_UNROLL for (int t = 0; t < TC; ++t) xs[t] = dti_load(x + (size_t)t * x_step);
+    DTI_UNROLL for (int t = from; t < to; ++t) xs[t] = dti_load(x + (size_t)t * x_step);
     DTI_UNROLL for (int o = 0; o < OT; ++o) {
         const dti_v ws = dti_splat(w[o]);
-        DTI_UNROLL for (int t = 0; t < TC; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
+        DTI_UNROLL for (int t = from; t < to; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
     }
 }
 
-DTI_INLINE void dti_tile_run(const int OT, const int TC, const int NV, const int STEP, const dti_tile *a)
+/* y[o][t] (+)= sum over c, u, v. OT, TC are compile-time constants at every call, so acc[][] lives in registers. NV and STEP
+   are the taps per row and the columns from one output's input to the next where they are known, else 0: unrolled taps
+   with a known step share the input vectors that neighbouring outputs have in common. LEFT, RIGHT as in dti_tile. */
+DTI_INLINE void dti_tile_run(const int OT, const int TC, const int NV, const int STEP, const int LEFT, const int RIGHT, const dti_tile *a)
 {
     const size_t x_step = STEP ? (size_t)STEP * DTI_L : a->x_step, w_tap = a->w_tap;
     for (size_t part = 0; part < 16; part += DTI_W) {
@@ -1000,12 +1072,12 @@ DTI_INLINE void dti_tile_run(const int OT, const int TC, const int NV, const int
                 const float *x = xu, *w = wu;
                 if (NV)
                     DTI_UNROLL for (int v = 0; v < NV; ++v) {
-                        dti_tile_step(OT, TC, acc, x, x_step, w);
+                        dti_tile_step(OT, v == 0 ? LEFT : 0, v == NV - 1 ? TC - RIGHT : TC, acc, x, x_step, w);
                         x += DTI_L;
                         w += w_tap;
                     }
                 else
-                    for (int v = a->taps; v > 0; --v, x += DTI_L, w += w_tap) dti_tile_step(OT, TC, acc, x, x_step, w);
+                    for (int v = a->taps; v > 0; --v, x += DTI_L, w += w_tap) dti_tile_step(OT, 0, TC, acc, x, x_step, w);
             }
         }
         DTI_UNROLL for (int o = 0; o < OT; ++o)
@@ -1014,35 +1086,61 @@ DTI_INLINE void dti_tile_run(const int OT, const int TC, const int NV, const int
     }
 }
 
-DTI_INLINE void dti_tile_taps(const int OT, const int TC, const dti_tile *a)
+/* May the tile's edges lack taps? Where they may not, an edge is a column of its own. */
+DTI_INLINE bool dti_tile_has_edges(const int OT, const dti_tile *a)
 {
-    const int step = (int)(a->x_step / DTI_L), taps = a->taps;
-    if (OT >= 5 && TC > 1 && taps == 3 && step == 1) dti_tile_run(OT, TC, 3, 1, a);
-    else if (OT >= 5 && TC > 1 && taps == 3 && step == 2) dti_tile_run(OT, TC, 3, 2, a);
-    else if (OT >= 5 && TC > 1 && taps == 5 && step == 1) dti_tile_run(OT, TC, 5, 1, a);
-    else if (OT >= 8 && TC == 1 && taps == 2) dti_tile_run(OT, TC, 2, 1, a);
-    else dti_tile_run(OT, TC, 0, 0, a);
+    if (a->x_step != DTI_L) return false;
+    return OT == 3 ? a->taps == 2 && !a->left : OT >= DTI_REGISTERS / 4 && OT < 16 && a->taps == 3;
 }
 
-/* n columns in tiles of at most TC, no tile of one column unless n is 1. */
+DTI_INLINE void dti_tile_taps(const int OT, const int TC, bool left, bool right, const dti_tile *a)
+{
+    const int step = (int)(a->x_step / DTI_L), taps = a->taps;
+    if (TC == 1 && (left || right)) {
+        dti_tile one = *a;
+        if (left) one.x += DTI_L, one.w += one.w_tap;
+        one.taps -= left + right;
+        if (OT >= 8 && one.taps == 2) dti_tile_run(OT, TC, 2, 1, 0, 0, &one);
+        else dti_tile_run(OT, TC, 0, 0, 0, 0, &one);
+    } else if (OT == 3 && TC > 1 && dti_tile_has_edges(OT, a)) {
+        if (right) dti_tile_run(OT, TC, 2, 1, 0, 1, a);
+        else dti_tile_run(OT, TC, 2, 1, 0, 0, a);
+    } else if (TC > 1 && dti_tile_has_edges(OT, a)) {
+        if (left && right) dti_tile_run(OT, TC, 3, 1, 1, 1, a);
+        else if (left) dti_tile_run(OT, TC, 3, 1, 1, 0, a);
+        else if (right) dti_tile_run(OT, TC, 3, 1, 0, 1, a);
+        else dti_tile_run(OT, TC, 3, 1, 0, 0, a);
+    }
+    else if ((OT >= 5 || OT == 3) && taps == 1) dti_tile_run(OT, TC, 1, 0, 0, 0, a);
+    else if (OT >= 5 && TC > 1 && taps == 3 && step == 1) dti_tile_run(OT, TC, 3, 1, 0, 0, a);
+    else if (OT >= 5 && TC > 1 && taps == 3 && step == 2) dti_tile_run(OT, TC, 3, 2, 0, 0, a);
+    else if (OT >= 5 && TC > 1 && taps == 5 && step == 1) dti_tile_run(OT, TC, 5, 1, 0, 0, a);
+    else dti_tile_run(OT, TC, 0, 0, 0, 0, a);
+}
+
+/* n columns in tiles of at most TC; edges that a tile cannot have within it are columns of their own. */
 DTI_INLINE void dti_tile_columns(const int OT, const int TC, const dti_tile *from, int n)
 {
     dti_tile a = *from;
-    while (n > 0) {
-        const int take = n == TC || n >= 2 * TC ? TC : n < TC ? n : (n + 1) / 2;
+    const bool edges = dti_tile_has_edges(OT, &a);
+    for (int take; n > 0; n -= take) {
+        const bool left = a.x == from->x && from->left;
+        const int most = edges ? n : left ? 1 : n > 1 && from->right ? n - 1 : n;
+        take = most == TC || most >= 2 * TC ? TC : most < TC ? most : (most + 1) / 2;
+        const bool right = n == take && from->right;
         if (from->y_next) a.y_next = n > take ? a.y + (size_t)take * a.y_step : from->y + (size_t)OT * a.y_channel;
-        if (TC >= 4 && take == 4) dti_tile_taps(OT, 4, &a);
-        else if (TC >= 3 && take == 3) dti_tile_taps(OT, 3, &a);
-        else if (TC >= 2 && take == 2) dti_tile_taps(OT, 2, &a);
-        else dti_tile_taps(OT, 1, &a);
+        if (TC >= 4 && take == 4) dti_tile_taps(OT, 4, left, right, &a);
+        else if (TC >= 3 && take == 3) dti_tile_taps(OT, 3, left, right, &a);
+        else if (TC >= 2 && take == 2) dti_tile_taps(OT, 2, left, right, &a);
+        else dti_tile_taps(OT, 1, left, right, &a);
         a.x += (size_t)take * a.x_step;
         a.y += (size_t)take * a.y_step;
-        n -= take;
     }
 }
 
 DTI_NOINLINE void dti_tile_1(const dti_tile *a, int n) { dti_tile_columns(1, 4, a, n); }
 DTI_NOINLINE void dti_tile_2(const dti_tile *a, int n) { dti_tile_columns(2, 4, a, n); }
+DTI_NOINLINE void dti_tile_3(const dti_tile *a, int n) { dti_tile_columns(3, DTI_REGISTERS == 32 ? 4 : 3, a, n); }
 #if DTI_REGISTERS == 32
 DTI_NOINLINE void dti_tile_4(const dti_tile *a, int n) { dti_tile_columns(4, 4, a, n); }
 DTI_NOINLINE void dti_tile_5(const dti_tile *a, int n) { dti_tile_columns(5, 4, a, n); }
@@ -1054,7 +1152,7 @@ static int dti_tile_size(int channels, int n)
 {
     if (channels >= 16 && n == 1) return 16;
     if (channels == 10) return 10;
-    return channels >= 8 ? 8 : channels >= 4 ? channels < 7 ? channels : 5 : channels >= 2 ? 2 : 1;
+    return channels >= 8 ? 8 : channels >= 4 ? channels < 7 ? channels : 5 : channels == 3 ? 3 : channels >= 2 ? 2 : 1;
 }
 #else
 DTI_NOINLINE void dti_tile_4(const dti_tile *a, int n) { dti_tile_columns(4, 3, a, n); }
@@ -1064,7 +1162,7 @@ DTI_NOINLINE void dti_tile_8(const dti_tile *a, int n) { dti_tile_columns(8, 1, 
 static int dti_tile_size(int channels, int n)
 {
     if (channels >= 8 && n == 1) return 8;
-    return channels % 5 == 0 ? 5 : channels == 6 ? 6 : channels >= 4 ? 4 : channels >= 2 ? 2 : 1;
+    return channels % 5 == 0 ? 5 : channels == 6 ? 6 : channels >= 4 ? 4 : channels == 3 ? 3 : channels >= 2 ? 2 : 1;
 }
 #endif
 
@@ -1072,6 +1170,12 @@ static int dti_tile_size(int channels, int n)
 static void dti_tile_block(const dti_tile *from, int b, int n)
 {
     dti_tile a = *from;
+    if (a.rows == 1) {                                                      /* one tap row: the channels are the inner loop */
+        a.rows = a.channels;
+        a.channels = 1;
+        a.x_row = a.x_channel;
+        a.w_row = a.w_channel;
+    }
     while (b > 0) {
         const int take = dti_tile_size(b, n);
         switch (take) {
@@ -1083,6 +1187,7 @@ static void dti_tile_block(const dti_tile *from, int b, int n)
         case 6: dti_tile_6(&a, n); break;
         case 5: dti_tile_5(&a, n); break;
         case 4: dti_tile_4(&a, n); break;
+        case 3: dti_tile_3(&a, n); break;
         case 2: dti_tile_2(&a, n); break;
         default: dti_tile_1(&a, n); break;
         }
@@ -1093,60 +1198,46 @@ static void dti_tile_block(const dti_tile *from, int b, int n)
     }
 }
 
-/* Input channels per L1 tile: K rows x `columns` x channels within 24 KiB, fewer where channels lie a multiple of 4 KiB
-   apart and would all fall into the same cache sets. The sum's order does not depend on it. */
-static int dti_channel_block(int channels, int rows, int columns, size_t channel_floats)
-{
-    const int fit = (int)(24 * 1024 / 64) / (rows * columns > 0 ? rows * columns : 1);
-    int block = fit < 4 ? 4 : fit;
-    if (channel_floats % 1024 == 0 && block > 8) block = 8;
-    return block < channels ? block : channels;
-}
-
 /* The engine: out[outs][][] = bias + in[ins][][] * packed. */
 static void dti_correlate(const dti_axis *rows, const dti_axis *columns, bool backward, int outs, int ins,
                           const float *in, const float *packed, const float *bias, float *out, float *scratch)
 {
-    enum { LONGEST = 6, BAND = 1400 * 1024 };                               /* columns of an L1 tile; bytes of out that stay in L2 */
+    enum { PASS = 400 * 1024, BAND = 1000 * 1024 };                           /* bytes of L2 for input and weights, and for out */
     dti_run *runs = (dti_run *)(void *)scratch;
-    const int n_runs = dti_runs(runs, columns, backward, LONGEST);
+    const int n_runs = dti_runs(runs, columns, backward);
     const int out_rows = backward ? rows->in : rows->out, out_columns = backward ? columns->in : columns->out;
     const int in_rows = backward ? rows->out : rows->in, in_columns = backward ? columns->out : columns->in;
     const int stride = backward ? 1 : columns->stride, block = dti_block(outs);
-    const int tile_columns = (LONGEST - 1) * stride + columns->taps;
     const size_t taps = (size_t)rows->taps * (size_t)columns->taps;
     dti_tile a = { .x_channel = (size_t)in_rows * (size_t)in_columns * DTI_L, .x_row = (size_t)in_columns * DTI_L,
                    .x_step = (size_t)stride * DTI_L, .y_channel = (size_t)out_rows * (size_t)out_columns * DTI_L,
                    .y_step = (size_t)(backward ? columns->stride : 1) * DTI_L };
-    const int channels = dti_channel_block(ins, rows->taps, tile_columns < in_columns ? tile_columns : in_columns, a.x_channel);
-
-    const int fit = (int)(BAND / 64) / (outs * out_columns) + 1, bands = (out_rows + fit - 1) / fit;
+    const int pass = PASS / (outs * (int)taps * 4 + rows->taps * in_columns * 64 + 1), channels = pass < 4 ? 4 : pass < ins ? pass : ins;
+    const int fit = BAND / 64 / (outs * out_columns) + 1, bands = (out_rows + fit - 1) / fit;
     const int band = channels >= ins ? out_rows : (out_rows + bands - 1) / bands;
 
+    a.y_next = (size_t)outs * a.y_channel > 64 * 1024 && ins > 8 ? out : NULL;
     for (int i0 = 0; i0 < out_rows; i0 += band)
     for (int c0 = 0; c0 < ins; c0 += channels)
     for (int i = i0; i < out_rows && i < i0 + band; ++i)
-    for (int r0 = 0, r1; r0 < n_runs; r0 = r1) {
+    for (int o0 = 0; o0 < outs; o0 += block) {
         const dti_tap row = backward ? dti_tap_backward(rows, i) : dti_tap_forward(rows, i);
-        int width = runs[r0].n;
-        for (r1 = r0 + 1; r1 < n_runs && width + runs[r1].n <= LONGEST + 2; ++r1) width += runs[r1].n;
+        const int b = outs - o0 < block ? outs - o0 : block;
         a.channels = ins - c0 < channels ? ins - c0 : channels;
         a.rows = row.count;
         a.resume = c0 > 0;
-        a.y_next = (size_t)outs * a.y_channel > 64 * 1024 && ins > 8 ? out : NULL;
-        for (int o0 = 0; o0 < outs; o0 += block) {
-            const int b = outs - o0 < block ? outs - o0 : block;
-            a.w_tap = (size_t)b;
-            a.w_row = (size_t)columns->taps * a.w_tap;
-            a.w_channel = taps * a.w_tap;
-            a.bias = bias ? bias + o0 : NULL;
-            for (int r = r0; r < r1; ++r) {
-                a.taps = runs[r].taps;
-                a.x = in + (size_t)c0 * a.x_channel + (a.rows && a.taps ? ((size_t)row.in * (size_t)in_columns + (size_t)runs[r].in) * DTI_L : 0);
-                a.w = packed + (size_t)o0 * (size_t)ins * taps + (size_t)c0 * a.w_channel + (size_t)row.tap * a.w_row + (size_t)runs[r].tap * a.w_tap;
-                a.y = out + (size_t)o0 * a.y_channel + ((size_t)i * (size_t)out_columns + (size_t)runs[r].out) * DTI_L;
-                dti_tile_block(&a, b, runs[r].n);
-            }
+        a.w_tap = (size_t)b;
+        a.w_row = (size_t)columns->taps * a.w_tap;
+        a.w_channel = taps * a.w_tap;
+        a.bias = bias ? bias + o0 : NULL;
+        for (const dti_run *r = runs; r < runs + n_runs; ++r) {
+            a.taps = r->taps;
+            a.left = r->left;
+            a.right = r->right;
+            a.x = in + (size_t)c0 * a.x_channel + (a.rows && a.taps ? ((ptrdiff_t)row.in * in_columns + r->in) * (ptrdiff_t)DTI_L : 0);
+            a.w = packed + (size_t)o0 * (size_t)ins * taps + (size_t)c0 * a.w_channel + (size_t)row.tap * a.w_row + (size_t)r->tap * a.w_tap;
+            a.y = out + (size_t)o0 * a.y_channel + ((size_t)i * (size_t)out_columns + (size_t)r->out) * DTI_L;
+            dti_tile_block(&a, b, r->n);
         }
     }
 }
@@ -1266,21 +1357,27 @@ DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const 
 #endif
 
 /* ==== [S4.6] Convolution backward, weights =================================
-   dw[o,c,u,v] = sum over positions and lanes of x * dy. Both factors are vectors now, and each weight is a vector accumulator of
-   sixteen partial sums: a chain over the positions in row-major order per lane, folded at the end (dti_fold).
+   dw[o,c,u,v] = sum over positions and lanes of x * dy. Both factors are vectors over the lanes, and a weight wants one number.
+   There are two ways to it, and the plan (dti_wplan_of) takes one or the other by the layer's sizes, never by the machine's.
 
-   Register tile: OT output channels x NV taps of one kernel row (for a 1x1 kernel: NV input channels); a position loads
-   OT vectors of dy and NV of x for OT*NV multiply-adds: 8x3 for K = 3, 5x5 for K = 5, 3x7 for K = 7. Where a position has
-   not all taps, at padded edges, those that it has are done one by one.
+   Turned, where the input channels fill vectors: x is transposed, 16 channels x 16 lanes at each position, so that a vector holds
+   16 input channels of one lane, and a number of dy is broadcast. The lanes are then part of the sum, as the positions are, and
+   nothing is folded. Order of a weight's sum: one chain, positions in row-major order, at each the lanes 0 to 15. Register tile:
+   OT output channels x 1 or 2 vectors of input channels, 10x2, 8x2 or 16x1, for one tap over all positions that have it.
 
-   Cache: a band of output rows of OT channels of dy stays in L1 while all input channels and kernel rows pass over it; the
-   accumulators wait in L2 from band to band. A last block of channels or taps that is not full starts earlier and computes some
-   weights twice, to the same bits. */
+   In lanes, for the first layers, which have few channels: each weight is a vector of sixteen partial sums, a chain over the
+   positions in row-major order per lane, folded at the end (dti_fold). Register tile: OT output channels x NV taps of one
+   kernel row; a position loads OT vectors of dy and NV of x for OT*NV multiply-adds: 8x3 for K = 3, 4x5 or 5x5 for K = 5,
+   3x7 for K = 7. Where a position has not all taps, at padded edges, those that it has are done one by one.
+
+   Cache: a band of output rows of OT channels of dy stays in L1 while all taps pass over it, the accumulators waiting in L2 from
+   band to band; what was turned stays in L2 while all output channels pass over it. A last block of channels that is not full
+   starts earlier and computes some weights twice, to the same bits. */
 #ifdef DTI_IMPLEMENT
 typedef struct dti_wtile {
     const float *x, *dy;                /* x: input of tap 0 at column 0 of the first row, may lie in the padding */
     float *acc;                         /* [OT] acc_channel floats apart, [NV][16] */
-    size_t acc_channel, x_row, x_step, x_tap;        /* next output row's, next output column's, next tap's input */
+    size_t acc_channel, x_row, x_step;  /* next output row's, next output column's input */
     size_t dy_channel, dy_row;
     int rows, columns;                  /* positions */
     int full_from, full_to;             /* columns that have all NV taps */
@@ -1289,10 +1386,10 @@ typedef struct dti_wtile {
 } dti_wtile;
 
 /* One position that has all taps. */
-DTI_INLINE void dti_wtile_step(const int OT, const int NV, dti_v acc[8][8], const float *dy, size_t dy_channel, const float *x, size_t x_tap)
+DTI_INLINE void dti_wtile_step(const int OT, const int NV, dti_v acc[8][8], const float *dy, size_t dy_channel, const float *x)
 {
     dti_v xs[8];
-    DTI_UNROLL for (int v = 0; v < NV; ++v) xs[v] = dti_load(x + (size_t)v * x_tap);
+    DTI_UNROLL for (int v = 0; v < NV; ++v) xs[v] = dti_load(x + (size_t)v * DTI_L);
     DTI_UNROLL for (int o = 0; o < OT; ++o) {
         const dti_v ds = dti_load(dy + (size_t)o * dy_channel);
         DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_fma(ds, xs[v], acc[o][v]);
@@ -1306,7 +1403,7 @@ DTI_INLINE void dti_wtile_edge(const int OT, const int NV, dti_v acc[8][8], cons
     DTI_UNROLL for (int v = 0; v < NV; ++v) {
         const int in = j * a->in_stride + a->in_first + v;
         if (in >= 0 && in < a->in_columns) {
-            const dti_v xs = dti_load(x + (size_t)j * a->x_step + (size_t)v * a->x_tap);
+            const dti_v xs = dti_load(x + (size_t)j * a->x_step + (size_t)v * DTI_L);
             DTI_UNROLL for (int o = 0; o < OT; ++o) acc[o][v] = dti_fma(dti_load(dy + (size_t)o * a->dy_channel), xs, acc[o][v]);
         }
     }
@@ -1314,7 +1411,7 @@ DTI_INLINE void dti_wtile_edge(const int OT, const int NV, dti_v acc[8][8], cons
 
 DTI_INLINE void dti_wtile_run(const int OT, const int NV, const bool UNIT, const dti_wtile *a)
 {
-    const size_t x_step = UNIT ? DTI_L : a->x_step, x_tap = UNIT ? DTI_L : a->x_tap, dy_channel = a->dy_channel;
+    const size_t x_step = UNIT ? DTI_L : a->x_step, dy_channel = a->dy_channel;
     for (size_t part = 0; part < 16; part += DTI_W) {
         dti_v acc[8][8];
         float *sums = a->acc + part;
@@ -1332,8 +1429,8 @@ DTI_INLINE void dti_wtile_run(const int OT, const int NV, const bool UNIT, const
             int left = a->full_to - a->full_from;
             if (UNIT)                                                       /* four at once share the inputs of their taps */
                 for (; left >= 4; left -= 4, d += 4 * DTI_L, s += 4 * DTI_L)
-                    DTI_UNROLL for (size_t k = 0; k < 4; ++k) dti_wtile_step(OT, NV, acc, d + k * DTI_L, dy_channel, s + k * DTI_L, DTI_L);
-            for (; left > 0; --left, d += DTI_L, s += x_step) dti_wtile_step(OT, NV, acc, d, dy_channel, s, x_tap);
+                    DTI_UNROLL for (size_t k = 0; k < 4; ++k) dti_wtile_step(OT, NV, acc, d + k * DTI_L, dy_channel, s + k * DTI_L);
+            for (; left > 0; --left, d += DTI_L, s += x_step) dti_wtile_step(OT, NV, acc, d, dy_channel, s);
             for (int j = a->full_to; j < a->columns; ++j) dti_wtile_edge(OT, NV, acc, dy, x, j, a);
         }
         DTI_UNROLL for (int o = 0; o < OT; ++o)
@@ -1341,57 +1438,61 @@ DTI_INLINE void dti_wtile_run(const int OT, const int NV, const bool UNIT, const
     }
 }
 
-/* Taps of the tile for a kernel row of n taps (or n input channels of a 1x1 kernel), and its output channels. */
+/* Taps of the tile for a kernel row of n taps, and its output channels: the widest tile that wastes little on a last block. */
 static int dti_wtile_taps(int n)
 {
-    for (int taps = DTI_REGISTERS == 32 ? 7 : 5; taps > 1; --taps)
-        if (taps != 6 && n % taps == 0) return taps;
+    static const int widths[] = { DTI_REGISTERS == 32 ? 7 : 5, 5, 3, 2 };
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; ++k)
+        if (n % widths[k] == 0) return widths[k];
     return 1;
 }
+
+/* The first of the sizes whose blocks compute at most a sixteenth of n twice; if there is none, the largest that fits. */
+static int dti_wblock(const int sizes[3], int n)
+{
+    int most = 1;
+    for (int k = 0; k < 3 && sizes[k]; ++k) {
+        if (sizes[k] > n) continue;
+        if ((n + sizes[k] - 1) / sizes[k] * sizes[k] * 15 <= n * 16) return sizes[k];
+        if (sizes[k] > most) most = sizes[k];
+    }
+    return most;
+}
+
+static int dti_wtile_channels(int taps, int O)
+{
 #if DTI_REGISTERS == 32
-static int dti_wtile_channels(int taps, int O)
-{
-    static const int most[8] = { 0, 8, 8, 8, 6, 5, 0, 3 };
-    if (O < most[taps]) return O >= 4 && most[taps] > 4 ? 4 : O >= 3 ? 3 : 1;
-    return most[taps] == 5 && O == 6 ? 3 : most[taps];
-}
+    static const int sizes[8][3] = { { 0 }, { 8, 4 }, { 8, 4 }, { 8, 4 }, { 0 }, { 4, 5, 3 }, { 0 }, { 3, 2 } };
 #else
-static int dti_wtile_channels(int taps, int O)
-{
-    static const int most[8] = { 0, 4, 4, 3, 3, 2, 0, 1 };
-    return O < most[taps] ? 1 : most[taps];
-}
+    static const int sizes[8][3] = { { 0 }, { 4 }, { 4 }, { 3 }, { 0 }, { 2 } };
 #endif
+    return dti_wblock(sizes[taps], O);
+}
 
 static void dti_wtile_dispatch(int OT, int NV, const dti_wtile *a)
 {
-    const bool unit = a->x_step == DTI_L && a->x_tap == DTI_L;
+    const bool unit = a->x_step == DTI_L;
     switch (OT * 8 + NV) {
 #if DTI_REGISTERS == 32
     case 8 * 8 + 1: dti_wtile_run(8, 1, false, a); break;
     case 8 * 8 + 2: dti_wtile_run(8, 2, false, a); break;
     case 8 * 8 + 3: if (unit) dti_wtile_run(8, 3, true, a); else dti_wtile_run(8, 3, false, a); break;
-    case 6 * 8 + 4: dti_wtile_run(6, 4, false, a); break;
+    case 4 * 8 + 3: if (unit) dti_wtile_run(4, 3, true, a); else dti_wtile_run(4, 3, false, a); break;
     case 5 * 8 + 5: if (unit) dti_wtile_run(5, 5, true, a); else dti_wtile_run(5, 5, false, a); break;
-    case 3 * 8 + 1: dti_wtile_run(3, 1, false, a); break;
-    case 3 * 8 + 2: dti_wtile_run(3, 2, false, a); break;
+    case 4 * 8 + 5: if (unit) dti_wtile_run(4, 5, true, a); else dti_wtile_run(4, 5, false, a); break;
     case 3 * 8 + 5: if (unit) dti_wtile_run(3, 5, true, a); else dti_wtile_run(3, 5, false, a); break;
     case 3 * 8 + 7: if (unit) dti_wtile_run(3, 7, true, a); else dti_wtile_run(3, 7, false, a); break;
-    case 4 * 8 + 5: dti_wtile_run(4, 5, false, a); break;
+    case 2 * 8 + 7: if (unit) dti_wtile_run(2, 7, true, a); else dti_wtile_run(2, 7, false, a); break;
     case 1 * 8 + 7: dti_wtile_run(1, 7, false, a); break;
 #else
+    case 3 * 8 + 3: if (unit) dti_wtile_run(3, 3, true, a); else dti_wtile_run(3, 3, false, a); break;
     case 2 * 8 + 5: if (unit) dti_wtile_run(2, 5, true, a); else dti_wtile_run(2, 5, false, a); break;
 #endif
     case 4 * 8 + 1: dti_wtile_run(4, 1, false, a); break;
     case 4 * 8 + 2: dti_wtile_run(4, 2, false, a); break;
-    case 4 * 8 + 3: if (unit) dti_wtile_run(4, 3, true, a); else dti_wtile_run(4, 3, false, a); break;
-    case 4 * 8 + 4: dti_wtile_run(4, 4, false, a); break;
-    case 3 * 8 + 3: if (unit) dti_wtile_run(3, 3, true, a); else dti_wtile_run(3, 3, false, a); break;
-    case 3 * 8 + 4: dti_wtile_run(3, 4, false, a); break;
     case 1 * 8 + 1: dti_wtile_run(1, 1, false, a); break;
     case 1 * 8 + 2: dti_wtile_run(1, 2, false, a); break;
     case 1 * 8 + 3: dti_wtile_run(1, 3, false, a); break;
-    case 1 * 8 + 4: dti_wtile_run(1, 4, false, a); break;
     case 1 * 8 + 5: dti_wtile_run(1, 5, false, a); break;
     }
 }
@@ -1431,18 +1532,44 @@ static void dti_turn(float *to, size_t to_row, const float *from, size_t from_ro
         for (size_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
 }
 
+/* to[l][c] = from[c][l] for 16 channels, or for fewer, and zeros: to [16][16]. */
+static void dti_turn_lanes(float *to, const float *from, size_t from_row, size_t channels)
+{
+#if DTI_W == 16
+    for (size_t q = 0; q < 16 && channels == 16; q += 4) {                  /* four columns of four rows are a quarter of a vector */
+        __m512 a[4];
+        DTI_UNROLL for (size_t k = 0; k < 4; ++k) {
+            const float *at = from + k * from_row + q;
+            a[k] = _mm512_castps128_ps512(_mm_load_ps(at));
+            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 4 * from_row), 1);
+            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 8 * from_row), 2);
+            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 12 * from_row), 3);
+        }
+        DTI_UNROLL for (size_t k = 0; k < 2; ++k) {
+            const __m512 ab = k ? _mm512_unpackhi_ps(a[0], a[1]) : _mm512_unpacklo_ps(a[0], a[1]);
+            const __m512 cd = k ? _mm512_unpackhi_ps(a[2], a[3]) : _mm512_unpacklo_ps(a[2], a[3]);
+            _mm512_store_ps(to + (q + 2 * k) * 16, _mm512_shuffle_ps(ab, cd, 0x44));
+            _mm512_store_ps(to + (q + 2 * k + 1) * 16, _mm512_shuffle_ps(ab, cd, 0xEE));
+        }
+    }
+    if (channels == 16) return;
+#endif
+    if (channels < 16) memset(to, 0, 16 * DTI_L * sizeof *to);
+    dti_turn(to, 16, from, from_row, channels, DTI_L);
+}
+
 /* The turned tile: OT output channels x CV vectors of 16 input channels, one tap. */
 typedef struct dti_ttile {
-    const float *x, *dy;                /* x turned: [CV][input positions][16 lanes][16 channels] */
+    const float *x, *dy;                /* x turned: [CV][input positions][16 lanes][16 channels]; dy packed: [positions][OT][16 lanes] */
     float *acc;                         /* [OT][CV][16] */
-    size_t acc_channel, acc_vector, x_vector, x_row, x_step, dy_channel, dy_row;
+    size_t acc_channel, acc_vector, x_vector, x_row, x_step, dy_row;
     int rows, columns;                  /* output positions that have the tap */
     bool resume;
 } dti_ttile;
 
 DTI_INLINE void dti_ttile_run(const int OT, const int CV, const dti_ttile *a)
 {
-    const size_t dy_channel = a->dy_channel, x_vector = a->x_vector;
+    const size_t x_vector = a->x_vector;
     for (size_t part = 0; part < 16; part += DTI_W) {
         dti_v acc[16][2];
         DTI_UNROLL for (int o = 0; o < OT; ++o)
@@ -1450,19 +1577,19 @@ DTI_INLINE void dti_ttile_run(const int OT, const int CV, const dti_ttile *a)
                 acc[o][c] = a->resume ? dti_load(a->acc + part + (size_t)o * a->acc_channel + (size_t)c * a->acc_vector) : dti_splat(0.0f);
         for (int i = 0; i < a->rows; ++i)
         for (int j = 0; j < a->columns; ++j) {
-            const float *x = a->x + part + (size_t)i * a->x_row + (size_t)j * a->x_step, *dy = a->dy + (size_t)i * a->dy_row + (size_t)j * DTI_L;
+            const float *x = a->x + part + (size_t)i * a->x_row + (size_t)j * a->x_step, *dy = a->dy + (size_t)i * a->dy_row + (size_t)(j * OT) * DTI_L;
             for (const float *end = dy + DTI_L; dy < end; dy += 4, x += 4 * DTI_L)
                 DTI_UNROLL for (size_t l = 0; l < 4; ++l) {
                     dti_v xs[2];
                     DTI_UNROLL for (int c = 0; c < CV; ++c) xs[c] = dti_load(x + (size_t)c * x_vector + l * DTI_L);
                     DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                        const dti_v ds = dti_splat(dy[(size_t)o * dy_channel + l]);
+                        const dti_v ds = dti_splat(dy[(size_t)o * DTI_L + l]);
                         DTI_UNROLL for (int c = 0; c < CV; ++c) acc[o][c] = dti_fma(ds, xs[c], acc[o][c]);
                     }
                 }
         }
         DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int c = 0; c < CV; ++c)           /* perhaps to dw itself, which no vector is aligned to */
+            DTI_UNROLL for (int c = 0; c < CV; ++c)                         /* in [S4.9] to dw itself, which is not aligned */
                 memcpy(a->acc + part + (size_t)o * a->acc_channel + (size_t)c * a->acc_vector, &acc[o][c], sizeof(dti_v));
     }
 }
@@ -1487,32 +1614,27 @@ static void dti_ttile_dispatch(int OT, int CV, const dti_ttile *a)
 static int dti_ttile_channels(int CV, int O)
 {
 #if DTI_REGISTERS == 32
-    if (CV == 1 && O >= 16 && O % 10) return 16;
-    if (CV == 2 && O >= 8 && O % 8 == 0) return 8;
-    if (O >= 10) return 10;
+    static const int sizes[2][3] = { { 16, 10, 8 }, { 10, 8, 4 } };
 #else
-    (void)CV;
+    static const int sizes[2][3] = { { 4 }, { 4 } };
 #endif
-    return O >= 4 ? 4 : 1;
+    return O < 8 && O >= 4 ? 4 : dti_wblock(sizes[CV - 1], O);
 }
 
-/* acc[o][16] (+)= the n neighbouring positions of OT channels, a chain per lane. */
-DTI_INLINE void dti_sum_run(const int OT, const float *dy, size_t dy_channel, size_t n, bool resume, float *acc)
+/* sum[16] = the n positions of one channel, per lane in eight chains, position k in chain k mod 8, folded
+   k + (k+4), + (k+2), + (k+1); the lanes then by dti_fold. */
+static void dti_sum_positions(const float *dy, size_t n, float *sum)
 {
     for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v sum[4];
-        DTI_UNROLL for (int o = 0; o < OT; ++o) sum[o] = resume ? dti_load(acc + part + (size_t)o * DTI_L) : dti_splat(0.0f);
-        for (size_t k = 0; k < n; ++k)
-            DTI_UNROLL for (int o = 0; o < OT; ++o) sum[o] += dti_load(dy + part + (size_t)o * dy_channel + k * DTI_L);
-        DTI_UNROLL for (int o = 0; o < OT; ++o) dti_store(acc + part + (size_t)o * DTI_L, sum[o]);
+        const float *d = dy + part;
+        dti_v s[8];
+        DTI_UNROLL for (size_t k = 0; k < 8; ++k) s[k] = dti_splat(0.0f);
+        size_t left = n;
+        for (; left >= 8; left -= 8, d += 8 * DTI_L)
+            DTI_UNROLL for (size_t k = 0; k < 8; ++k) s[k] += dti_load(d + k * DTI_L);
+        DTI_UNROLL for (size_t k = 0; k < 8; ++k) if (k < left) s[k] += dti_load(d + k * DTI_L);
+        dti_store(sum + part, ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])));
     }
-}
-
-static void dti_sum_positions(int channels, const float *dy, size_t dy_channel, size_t n, bool resume, float *acc)
-{
-    int o = 0;
-    for (; o + 4 <= channels; o += 4) dti_sum_run(4, dy + (size_t)o * dy_channel, dy_channel, n, resume, acc + (size_t)o * DTI_L);
-    for (; o < channels; ++o) dti_sum_run(1, dy + (size_t)o * dy_channel, dy_channel, n, resume, acc + (size_t)o * DTI_L);
 }
 
 /* Undo a 2x2 pooling of `channels` maps for rows from .. to-1 of dy: each value goes back to where its maximum was. */
@@ -1546,53 +1668,49 @@ static void dti_unpool(int channels, int P, int Q, int from, int to, const float
 /* The plan of a backward-weights pass, also the layout of its scratch. */
 typedef struct dti_wplan {
     dti_axis rows, columns;
-    bool pointwise;                     /* 1x1 kernel: tap vectors are input channels */
-    bool turned;
-    int OT, NV;                         /* tile: output channels, taps (or input channels; turned: vectors of input channels) */
-    int band, chunk;                    /* output rows in L1, input channels in L2 */
-    int together;                       /* input channels whose sums are folded together */
-    int turned_in, turned_columns, turned_stride;   /* the turned map: positions, columns, stride */
-    size_t acc_floats, band_floats, turned_floats;
+    bool turned, pointwise;             /* pointwise: 1x1 kernel; what its stride leaves out is not turned either */
+    int OT, NV;                         /* tile: output channels; taps, or turned: vectors of input channels */
+    int band, chunk;                    /* output rows in L1, input channels turned at once */
+    int turned_in, turned_columns, turned_stride;                           /* the turned map: positions, columns, stride */
+    size_t acc_floats, band_floats, packed_floats, turned_floats;
 } dti_wplan;
 
 static void dti_wplan_lanes(const dti_conv *c, dti_wplan *p)
 {
-    p->NV = p->pointwise ? c->C < 4 ? c->C : 4 : dti_wtile_taps(p->columns.taps);
+    p->NV = dti_wtile_taps(p->columns.taps);
     p->OT = dti_wtile_channels(p->NV, c->O);
+    p->chunk = c->C;
     p->band = 32 * 1024 / (64 * p->OT * c->Q) & ~1;
-    const int taps = p->rows.taps * p->columns.taps, map = c->H * c->W, most = 800 * 1024 / 64 / map;
-    int fit = 96 * 1024 / (p->OT * taps * (int)DTI_L);
-    if (fit > most) fit = most;
-    fit = fit / 4 * 4;
-    p->together = p->pointwise ? p->NV : taps >= 16 ? 1 : 4;
-    p->chunk = fit < 4 ? 4 : fit < c->C ? fit : c->C;
-    if (p->chunk > c->C) p->chunk = c->C;
-    p->acc_floats = (size_t)((p->chunk + p->together) * p->OT * taps) * DTI_L;
+    p->acc_floats = (size_t)(p->chunk * p->OT * p->rows.taps * p->columns.taps) * DTI_L;
 }
 
 static void dti_wplan_turned(const dti_conv *c, dti_wplan *p)
 {
     p->NV = c->C > 16 ? 2 : 1;
     p->OT = dti_ttile_channels(p->NV, c->O);
-    p->chunk = 16 * p->NV;
     p->turned_in = p->pointwise ? c->P * c->Q : c->H * c->W;
     p->turned_columns = p->pointwise ? c->Q : c->W;
     p->turned_stride = p->pointwise ? 1 : c->S;
-    p->band = 32 / (p->NV * p->turned_stride * p->turned_columns) & ~1;
-    p->acc_floats = (size_t)(p->OT * p->NV * p->rows.taps * p->columns.taps) * DTI_L;
-    p->turned_floats = (size_t)(p->NV * p->turned_in) * 16 * DTI_L;
+    p->band = 32 / (p->NV * p->turned_stride * p->turned_columns) & ~1;     /* 32 KiB of turned x; pooled rows come in pairs */
+    int vectors = (1024 / p->turned_in) & ~1;                               /* a vector of channels is 1 KiB a position; 1 MiB in L2 */
+    if (vectors > (c->C + 15) / 16) vectors = (c->C + 15) / 16;
+    if (vectors < p->NV) vectors = p->NV;
+    p->chunk = 16 * vectors;
+    p->acc_floats = (size_t)(p->OT * vectors * p->rows.taps * p->columns.taps) * DTI_L;
+    p->turned_floats = (size_t)(vectors * p->turned_in) * 16 * DTI_L;
 }
 
 static dti_wplan dti_wplan_of(const dti_conv *c)
 {
     dti_wplan p = { .rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), .columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad) };
     p.pointwise = p.rows.taps == 1 && p.columns.taps == 1 && p.rows.pad == 0 && p.columns.pad == 0;
-    p.turned = 4 * c->C >= 3 * ((c->C + 15) & ~15) || (p.pointwise && c->C >= 8);
+    p.turned = 4 * c->C >= 3 * ((c->C + 15) & ~15) || (p.pointwise && c->C >= 8);    /* vectors at least 3/4 full */
     if (p.turned) dti_wplan_turned(c, &p);
     else dti_wplan_lanes(c, &p);
     if (p.band < 2) p.band = 2;
     if (p.band > c->P) p.band = c->P + c->P % 2;
     p.band_floats = (size_t)p.OT * (size_t)p.band * (size_t)c->Q * DTI_L;
+    if (p.turned) p.packed_floats = p.band_floats;
     return p;
 }
 
@@ -1601,7 +1719,7 @@ DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c)
     const dti_wplan p = dti_wplan_of(c);
     const size_t columns = (size_t)(c->W > c->Q ? c->W : c->Q), runs = (columns * sizeof(dti_run) / sizeof(float) + 15) & ~(size_t)15;
     const size_t map = (size_t)c->O * (size_t)c->P * (size_t)c->Q * DTI_L;
-    return runs + map + p.acc_floats + p.band_floats + p.turned_floats + (size_t)p.OT * DTI_L;
+    return runs + map + p.acc_floats + p.band_floats + p.packed_floats + p.turned_floats + (size_t)p.OT * DTI_L;
 }
 
 /* Shrink low .. high-1 to those i that read inside of the axis: 0 <= i*S + from < in. */
@@ -1613,25 +1731,20 @@ static void dti_clip(int from, int S, int in, int *low, int *high)
     if (*high < *low) *high = *low;
 }
 
-/* One tile: kernel row u, tap group starting at v (or channels c .. c+NV-1), output rows i0 .. i1-1, added to acc. */
+/* One tile: input channel c, kernel row u, tap group starting at v, output rows i0 .. i1-1, added to acc. */
 static void dti_wtile_add(const dti_conv *g, const dti_wplan *p, const float *x, const float *dy, size_t dy_channel,
-                          int c, int u, int v, int i0, int i1, bool resume, float *acc, size_t acc_channel)
+                          int c, int u, int v, int i0, int i1, bool resume, float *acc)
 {
-    const int S = g->S, from = u - p->rows.pad, first = v - p->columns.pad;
+    const int S = g->S, from = u - p->rows.pad, first = v - p->columns.pad, taps = p->rows.taps * p->columns.taps;
     int low = i0, high = i1;
     dti_clip(from, S, g->H, &low, &high);
-    dti_wtile a = { .acc = acc, .acc_channel = acc_channel, .x_row = (size_t)S * (size_t)g->W * DTI_L, .x_step = (size_t)S * DTI_L, .x_tap = DTI_L,
+    dti_wtile a = { .acc = acc, .acc_channel = (size_t)taps * DTI_L, .x_row = (size_t)S * (size_t)g->W * DTI_L, .x_step = (size_t)S * DTI_L,
                     .dy_channel = dy_channel, .dy_row = (size_t)g->Q * DTI_L, .rows = high - low, .columns = g->Q,
                     .in_first = first, .in_stride = S, .in_columns = g->W, .resume = resume };
-    if (p->pointwise) {
-        a.x_tap = (size_t)g->H * (size_t)g->W * DTI_L;
-        a.full_to = g->Q;
-    } else {
-        a.full_from = first >= 0 ? 0 : (-first + S - 1) / S;
-        a.full_to = g->W - first - p->NV >= 0 ? (g->W - first - p->NV) / S + 1 : 0;
-        if (a.full_to > g->Q) a.full_to = g->Q;
-        if (a.full_to <= a.full_from) a.full_from = a.full_to = g->Q;       /* none: all are edges */
-    }
+    a.full_from = first >= 0 ? 0 : (-first + S - 1) / S;
+    a.full_to = g->W - first - p->NV >= 0 ? (g->W - first - p->NV) / S + 1 : 0;
+    if (a.full_to > g->Q) a.full_to = g->Q;
+    if (a.full_to <= a.full_from) a.full_from = a.full_to = g->Q;           /* none: all are edges */
     if (a.rows) {
         const ptrdiff_t at = ((ptrdiff_t)c * g->H + low * S + from) * g->W + first;
         a.x = x + at * (ptrdiff_t)DTI_L;
@@ -1640,40 +1753,44 @@ static void dti_wtile_add(const dti_conv *g, const dti_wplan *p, const float *x,
     dti_wtile_dispatch(p->OT, p->NV, &a);
 }
 
-/* Fold the finished sums [OT][n channels][taps][16], which are neighbours in dw unless taps were dropped. */
-static void dti_wtile_finish(const dti_conv *g, const dti_wplan *p, int o0, int c, int n, const float *acc, float *dw)
+/* Fold the finished sums [OT][taps][16] of input channel c, which are neighbours in dw unless taps were dropped. */
+static void dti_wtile_finish(const dti_conv *g, const dti_wplan *p, int o0, int c, const float *acc, float *dw)
 {
-    const size_t KK = (size_t)g->K * (size_t)g->K, taps = (size_t)p->rows.taps * (size_t)p->columns.taps, C = (size_t)g->C;
-    for (size_t o = 0; o < (size_t)p->OT; ++o, acc += (size_t)p->together * taps * DTI_L) {
-        float *to = dw + (((size_t)o0 + o) * C + (size_t)c) * KK;
-        if (taps == KK) {
-            dti_fold(to, acc, n * (int)KK);
+    const size_t K = (size_t)g->K, across = (size_t)p->columns.taps, down = (size_t)p->rows.taps;
+    for (size_t o = 0; o < (size_t)p->OT; ++o, acc += down * across * DTI_L) {
+        float *to = dw + (((size_t)o0 + o) * (size_t)g->C + (size_t)c) * K * K;
+        if (down * across == K * K) {
+            dti_fold(to, acc, g->K * g->K);
             continue;
         }
-        memset(to, 0, (size_t)n * KK * sizeof *to);
-        for (size_t k = 0; k < (size_t)n; ++k)
-            for (int u = 0; u < p->rows.taps; ++u)
-                dti_fold(to + k * KK + (size_t)(u + p->rows.first) * (size_t)g->K + (size_t)p->columns.first,
-                         acc + (k * taps + (size_t)u * (size_t)p->columns.taps) * DTI_L, p->columns.taps);
+        memset(to, 0, K * K * sizeof *to);
+        for (size_t u = 0; u < down; ++u)
+            dti_fold(to + (u + (size_t)p->rows.first) * K + (size_t)p->columns.first, acc + u * across * DTI_L, p->columns.taps);
     }
 }
 
-/* x, input channels c .. c+n-1, turned: [vectors][positions][16 lanes][16 channels]; of the last vector's channels some may be zeros. */
+/* x, input channels c .. c+n-1, turned: [vectors][positions][16 lanes][16 channels], the last vector filled up with zeros. */
 static void dti_turn_channels(const dti_conv *g, const dti_wplan *p, const float *x, int c, int n, float *turned)
 {
     const size_t channel = (size_t)g->H * (size_t)g->W * DTI_L, columns = (size_t)p->turned_columns;
     const size_t step = p->pointwise ? (size_t)g->S : 1;
     for (int k = 0; k < n; k += 16, turned += (size_t)p->turned_in * 16 * DTI_L) {
         const size_t channels = (size_t)(n - k < 16 ? n - k : 16);
-        if (channels < 16) memset(turned, 0, (size_t)p->turned_in * 16 * DTI_L * sizeof *turned);
         for (size_t at = 0; at < (size_t)p->turned_in; ++at)
-            dti_turn(turned + at * 16 * DTI_L, 16, x + (size_t)(c + k) * channel + (at / columns * step * (size_t)g->W + at % columns * step) * DTI_L,
-                     channel, channels, DTI_L);
+            dti_turn_lanes(turned + at * 16 * DTI_L, x + (size_t)(c + k) * channel + (at / columns * step * (size_t)g->W + at % columns * step) * DTI_L,
+                     channel, channels);
     }
 }
 
+/* packed[k][o] = rows[o][k] for n positions: one pointer then reaches all channels of a tile. */
+static void dti_pack_positions(float *packed, const float *rows, size_t channel, size_t channels, size_t n)
+{
+    for (size_t k = 0; k < n; ++k, rows += DTI_L)
+        for (size_t o = 0; o < channels; ++o, packed += DTI_L) memcpy(packed, rows + o * channel, DTI_L * sizeof *packed);
+}
+
 /* One turned tile: tap u, v of the turned channels, output rows i0 .. i1-1, added to acc. */
-static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *turned, int vectors, const float *dy, size_t dy_channel,
+static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *turned, int vectors, const float *dy,
                           int u, int v, int i0, int i1, bool resume, float *acc)
 {
     const int S = p->turned_stride, from = p->pointwise ? 0 : u - p->rows.pad, first = p->pointwise ? 0 : v - p->columns.pad;
@@ -1683,12 +1800,12 @@ static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *tu
         dti_clip(from, S, g->H, &low, &high);
         dti_clip(first, S, g->W, &left, &right);
     }
-    dti_ttile a = { .acc = acc, .acc_vector = taps * DTI_L, .acc_channel = (size_t)p->NV * taps * DTI_L, .x_vector = (size_t)p->turned_in * position,
-                    .x_row = (size_t)S * columns * position, .x_step = (size_t)S * position, .dy_channel = dy_channel, .dy_row = (size_t)g->Q * DTI_L,
+    dti_ttile a = { .acc = acc, .acc_vector = taps * DTI_L, .acc_channel = (size_t)(p->chunk / 16) * taps * DTI_L, .x_vector = (size_t)p->turned_in * position,
+                    .x_row = (size_t)S * columns * position, .x_step = (size_t)S * position, .dy_row = (size_t)(g->Q * p->OT) * DTI_L,
                     .rows = high - low, .columns = right - left, .resume = resume };
     if (a.rows && a.columns) {
         a.x = turned + ((size_t)(low * S + from) * columns + (size_t)(left * S + first)) * position;
-        a.dy = dy + (size_t)(low - i0) * a.dy_row + (size_t)left * DTI_L;
+        a.dy = dy + (size_t)(low - i0) * a.dy_row + (size_t)(left * p->OT) * DTI_L;
     }
     dti_ttile_dispatch(p->OT, vectors, &a);
 }
@@ -1701,7 +1818,7 @@ static void dti_ttile_finish(const dti_conv *g, const dti_wplan *p, int o0, int 
         float *to = dw + (((size_t)o0 + o) * (size_t)g->C + (size_t)c) * KK;
         if (taps < KK) memset(to, 0, (size_t)n * KK * sizeof *to);
         for (int k = 0; k < n; k += 16, to += 16 * KK) {
-            const float *from = acc + (o * (size_t)p->NV + (size_t)k / 16) * taps * DTI_L;
+            const float *from = acc + (o * (size_t)p->chunk + (size_t)k) / 16 * taps * DTI_L;
             const size_t channels = (size_t)(n - k < 16 ? n - k : 16);
             if (KK == 1) memcpy(to, from, channels * sizeof *to);
             else if (taps == KK) dti_turn(to, KK, from, DTI_L, taps, channels);
@@ -1733,53 +1850,55 @@ static const float *dti_wsource_rows(const dti_conv *g, const dti_wplan *p, cons
     return from->band;
 }
 
-/* dw, db from dy, or from a pooled dy and its argmax. With `map`, dy lies unpooled there already. */
+/* dw, db from dy, or from a pooled dy and its argmax. With `map`, dy lies unpooled there already. A driver of both ways: chunks of
+   input channels, blocks of output channels, bands of rows. */
 static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy, const uint8_t *argmax, const float *map,
                              float *dw, float *db, float *scratch)
 {
     const dti_wplan p = dti_wplan_of(g);
-    float *acc = scratch, *band = acc + p.acc_floats, *turned = band + p.band_floats, *sum = turned + p.turned_floats;
+    float *acc = scratch, *band = acc + p.acc_floats, *packed = band + p.band_floats, *turned = packed + p.packed_floats;
+    float *sum = turned + p.turned_floats;
     const dti_wsource source = { dy, argmax, map, band };
-    const size_t taps = (size_t)p.rows.taps * (size_t)p.columns.taps, acc_channel = (size_t)p.together * taps * DTI_L;
-    const size_t given = (argmax ? (size_t)(g->P / 2) * (size_t)(g->Q / 2) : (size_t)g->P * (size_t)g->Q);
+    const size_t taps = (size_t)p.rows.taps * (size_t)p.columns.taps;
+    const size_t given = argmax ? (size_t)(g->P / 2) * (size_t)(g->Q / 2) : (size_t)g->P * (size_t)g->Q;     /* positions of dy */
     for (int c0 = 0; c0 < g->C; c0 += p.chunk) {
         const int c1 = c0 + p.chunk < g->C ? c0 + p.chunk : g->C;
         if (p.turned) dti_turn_channels(g, &p, x, c0, c1 - c0, turned);
         for (int block = 0; block < g->O; block += p.OT) {
             const int o0 = block + p.OT <= g->O ? block : g->O - p.OT;
+            if (db && c0 == 0) {                                            /* first, for it brings dy into L2 */
+                for (size_t o = 0; o < (size_t)p.OT; ++o) dti_sum_positions(dy + ((size_t)o0 + o) * given * DTI_L, given, sum + o * DTI_L);
+                dti_fold(db + o0, sum, p.OT);
+            }
             for (int i0 = 0; i0 < g->P; i0 += p.band) {
                 const int i1 = i0 + p.band < g->P ? i0 + p.band : g->P;
                 size_t channel;
                 const float *rows = dti_wsource_rows(g, &p, &source, o0, i0, i1, &channel);
                 if (p.turned) {
-                    for (int u = 0; u < p.rows.taps; ++u)
-                    for (int v = 0; v < p.columns.taps; ++v)
-                        dti_ttile_add(g, &p, turned, (c1 - c0 + 15) / 16, rows, channel, u, v, i0, i1, i0 > 0, acc + (size_t)(u * p.columns.taps + v) * DTI_L);
+                    dti_pack_positions(packed, rows, channel, (size_t)p.OT, (size_t)(i1 - i0) * (size_t)g->Q);
+                    for (int k = 0, vectors = (c1 - c0 + 15) / 16; k < vectors; k += p.NV)
+                        for (int u = 0; u < p.rows.taps; ++u)
+                        for (int v = 0; v < p.columns.taps; ++v)
+                            dti_ttile_add(g, &p, turned + (size_t)(k * p.turned_in) * 16 * DTI_L, vectors - k < p.NV ? 1 : p.NV, packed,
+                                          u, v, i0, i1, i0 > 0, acc + ((size_t)k * taps + (size_t)(u * p.columns.taps + v)) * DTI_L);
                     continue;
                 }
-                float *a = acc;
-                for (int c = c0; c < c1; c += p.together, a += (size_t)p.OT * acc_channel) {
-                    int n = c1 - c < p.together ? c1 - c : p.together;
-                    if (p.pointwise && n < p.NV) c = c1 - p.NV, n = p.NV;
-                    for (int k = 0; k < (p.pointwise ? 1 : n); ++k)
-                    for (int u = 0; u < p.rows.taps; ++u)
+                for (int c = 0; c < g->C; ++c) {
+                    float *sums = acc + (size_t)c * (size_t)p.OT * taps * DTI_L;
+                    for (int phase = 0; phase < g->S; ++phase)              /* kernel rows u, u+S, .. read the same rows of x */
+                    for (int u = phase; u < p.rows.taps; u += g->S)
                     for (int v = 0; v < p.columns.taps; v += p.NV)
-                        dti_wtile_add(g, &p, x, rows, channel, c + k, u, v, i0, i1, i0 > 0,
-                                      a + ((size_t)k * taps + (size_t)u * (size_t)p.columns.taps + (size_t)v) * DTI_L, acc_channel);
-                    if (i1 == g->P) dti_wtile_finish(g, &p, o0, c, n, a, dw);
+                        dti_wtile_add(g, &p, x, rows, channel, c, u, v, i0, i1, i0 > 0, sums + (size_t)(u * p.columns.taps + v) * DTI_L);
+                    if (i1 == g->P) dti_wtile_finish(g, &p, o0, c, sums, dw);
                 }
             }
             if (p.turned) dti_ttile_finish(g, &p, o0, c0, c1 - c0, acc, dw);
-            if (db && c0 == 0) {
-                dti_sum_positions(p.OT, dy + (size_t)o0 * given * DTI_L, given * DTI_L, given, false, sum);
-                dti_fold(db + o0, sum, p.OT);
-            }
         }
     }
 }
 
 /* dw[o,c,u,v] = sum_{i,j,l} x[c,i*S+u-p,j*S+v-p,l] * dy[o,i,j,l]      db[o] = sum_{i,j,l} dy[o,i,j,l]
-   Sums of one lane group, lanes folded; dw (O,C,K,K) and db (O) or NULL are overwritten. */
+   Sums of one lane group, each in the order stated above; dw (O,C,K,K) and db (O) or NULL are overwritten. 2*O*P*Q*C*K*K*16 flop. */
 DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy, float *dw, float *db, float *scratch)
 {
     dti_conv_weights(c, x, dy, NULL, NULL, dw, db, scratch);
@@ -1880,7 +1999,8 @@ DTI_INLINE void dti_tile_pool_run(const int OT, const int NV, const int STEP, co
                 const dti_v up = dti_vmax(acc[o][0], acc[o][1]), down = dti_vmax(acc[o][2], acc[o][3]);
                 const dti_v up_at = dti_if_greater(acc[o][1], acc[o][0], dti_splat(1.0f), dti_splat(0.0f));
                 const dti_v down_at = dti_if_greater(acc[o][3], acc[o][2], dti_splat(3.0f), dti_splat(2.0f));
-                dti_store(y + (size_t)o * y_channel, dti_vmax(up, down));
+                const dti_v most = dti_vmax(up, down);
+                dti_store(y + (size_t)o * y_channel, a->relu ? dti_vmax(most, dti_splat(0.0f)) : most);
                 dti_store_places(argmax + (size_t)o * y_channel, dti_if_greater(down, up, down_at, up_at));
             }
         }
@@ -1923,16 +2043,17 @@ static void dti_tile_pool_block(const dti_tile *from, int b, size_t x_down, int 
     }
 }
 
-/* y = maxpool2x2(conv(x)): dti_conv_forward, then a 2x2 maximum with stride 2, odd last rows and columns dropped.
+/* y = maxpool2x2(conv(x)), then ReLU if relu: dti_conv_forward, then a 2x2 maximum with stride 2, odd last rows and columns dropped.
    y, argmax [O][P/2][Q/2][16], overwritten, no alias. A padded layer, or one whose tile would not fit into L1, goes by way of
    scratch. */
-DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed, const float *b, float *y, uint8_t *argmax, float *scratch)
+DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed, const float *b, bool relu, float *y, uint8_t *argmax, float *scratch)
 {
     const size_t columns = (size_t)(g->W > g->Q ? g->W : g->Q);
     if (g->pad || (size_t)g->C * (size_t)((g->K + g->S) * (g->K + g->S)) * 64 > 40 * 1024) {
         float *map = scratch + ((columns * sizeof(dti_run) / sizeof(float) + 15) & ~(size_t)15);
         dti_conv_forward(g, x, packed, b, map, scratch);
         if (g->P >= 2 && g->Q >= 2) dti_maxpool_forward(g->O, g->P, g->Q, 2, 2, map, y, argmax);
+        for (size_t i = 0; relu && i < (size_t)(g->O * (g->P / 2) * (g->Q / 2)) * DTI_L; ++i) y[i] = y[i] < 0.0f ? 0.0f : y[i];
         return;
     }
     const int block = dti_block(g->O), PP = g->P / 2, PQ = g->Q / 2;
@@ -1947,7 +2068,7 @@ DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const fl
             .x = x + (size_t)(2 * i * g->S) * row + (size_t)(2 * j) * step, .x_channel = (size_t)g->H * row, .x_row = row, .x_step = step,
             .w = packed + (size_t)o0 * (size_t)g->C * taps, .w_channel = taps * (size_t)n, .w_row = (size_t)g->K * (size_t)n, .w_tap = (size_t)n,
             .bias = b ? b + o0 : NULL, .y = y + at, .argmax = argmax + at, .y_channel = (size_t)PP * (size_t)PQ * DTI_L,
-            .channels = g->C, .rows = g->K, .taps = g->K }, n, (size_t)g->S * row, PQ - j < together ? PQ - j : together);
+            .channels = g->C, .rows = g->K, .taps = g->K, .relu = relu }, n, (size_t)g->S * row, PQ - j < together ? PQ - j : together);
     }
 }
 
@@ -1968,8 +2089,8 @@ DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const f
 
 /* ==== [S4.9] Linear layer ==================================================
    The tile of [S4.4] on a 1x1 map: output channels x lane groups, so a weight that is loaded serves several groups.
-   A weight's gradient is a sum over sixteen lanes only; folding each would cost more than the sum. So x is transposed,
-   64 inputs at a time, and the tile is output channels x vectors of inputs, a chain over the lanes 0 to 15. */
+   A weight's gradient is a sum over sixteen lanes only; folding each would cost more than the sum. So x is transposed, and
+   the turned tile of [S4.6] is a matrix product over the lanes: a chain from lane 0 to lane 15. */
 #ifdef DTI_IMPLEMENT
 static dti_conv dti_linear_as_conv(int I, int O) { return (dti_conv){ I, 1, 1, O, 1, 1, 1, 1, 0 }; }
 
@@ -2010,24 +2131,23 @@ DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, si
 }
 
 /* dw[o][i] = sum_l dy[o][l] * x[i][l], db[o] = sum_l dy[o][l] of one lane group; dw (O,I), db (O) or NULL overwritten.
-   The turned tile of [S4.6] on one position, straight into dw; where I does not end with 16 inputs, the last 16 start early. */
+   128 inputs are turned at a time; tiles go straight into dw. Where 16 does not divide I, the last 16 inputs start early. */
 DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw, float *db)
 {
     enum { WIDE = 128 };
     _Alignas(64) float turned[WIDE / 16][256], narrow[16][16];              /* narrow: dw where I < 16 */
-    if (I < 16) memset(turned, 0, sizeof turned[0]);
     for (int i0 = 0; i0 < I; i0 += WIDE) {
         const int vectors = I - i0 < WIDE ? (I - i0 + 15) / 16 : WIDE / 16, last = I < 16 ? 0 : I - 16;
         for (int k = 0; k < vectors; ++k)
-            dti_turn(turned[k], 16, x + (size_t)(i0 + 16 * k < last ? i0 + 16 * k : last) * DTI_L, DTI_L, I < 16 ? (size_t)I : 16, DTI_L);
+            dti_turn_lanes(turned[k], x + (size_t)(i0 + 16 * k < last ? i0 + 16 * k : last) * DTI_L, DTI_L, I < 16 ? (size_t)I : 16);
         for (int k = 0; k < vectors; k += 2) {
             const int i = i0 + 16 * k < last ? i0 + 16 * k : last, next = i + 16 < last ? 16 : last - i;
             const int n = vectors - k >= 2 ? 2 : 1, OT = dti_ttile_channels(n, O);
             for (int block = 0; block < O; block += OT) {
                 const int o = block + OT <= O ? block : O - OT;
-                dti_ttile a = { .x = turned[k], .x_vector = 256, .dy = dy + (size_t)o * DTI_L, .dy_channel = DTI_L, .rows = 1, .columns = 1,
-                                .acc = I < 16 ? narrow[0] : dw + (size_t)o * (size_t)I + (size_t)i, .acc_channel = I < 16 ? 16 : (size_t)I, .acc_vector = (size_t)next };
-                dti_ttile_dispatch(OT, n, &a);
+                dti_ttile_dispatch(OT, n, &(dti_ttile){
+                    .x = turned[k], .x_vector = 256, .dy = dy + (size_t)o * DTI_L, .rows = 1, .columns = 1,
+                    .acc = I < 16 ? narrow[0] : dw + (size_t)o * (size_t)I + (size_t)i, .acc_channel = I < 16 ? 16 : (size_t)I, .acc_vector = (size_t)next });
                 for (int r = 0; r < OT && I < 16; ++r) memcpy(dw + (size_t)((o + r) * I), narrow[r], (size_t)I * sizeof *dw);
             }
         }
@@ -2078,7 +2198,9 @@ typedef struct dti_layer {
     uint32_t stream;         /* position in the net: dropout layers draw different numbers */
     bool has_bias;
     bool pooled;             /* a conv2d that also does the 2x2 max-pool behind it [S4.8] */
+    bool rectified;          /* a pooled conv2d that also does the ReLU behind the pool */
     bool absorbed;           /* a max-pool that the conv2d before it does */
+    bool done_forward;       /* a ReLU whose forward pass a conv2d does; its backward pass is its own */
     bool in_place;           /* y lies where x lies, dx where dy lies */
     bool whole_batch;        /* run over all lane groups at once, see [S6.4] */
     bool needs_dx;           /* false for the first layer that has parameters and all before it */
@@ -2115,7 +2237,7 @@ static void dti_conv2d_pack(const dti_layer *l, const float *values) {
 static void dti_conv2d_forward(const dti_layer *l, const dti_pass *run, int first, int groups) {
     const float *bias = l->has_bias ? run->values + l->bias : NULL;
     for (int g = first; g < first + groups; ++g)
-        if (l->pooled) dti_conv_pool_forward(&l->conv, dti_x(l, g), l->packed, bias, dti_y(l, g), dti_aux(l, g), run->scratch);
+        if (l->pooled) dti_conv_pool_forward(&l->conv, dti_x(l, g), l->packed, bias, l->rectified, dti_y(l, g), dti_aux(l, g), run->scratch);
         else dti_conv_forward(&l->conv, dti_x(l, g), l->packed, bias, dti_y(l, g), run->scratch);
 }
 
@@ -2605,6 +2727,7 @@ static void dti_plan_layers(dt_net *net) {
         l->whole_batch = whole;
         if (l->kind == DTI_CONV2D && next && next->kind == DTI_MAXPOOL2D && next->kernel == 2) {
             l->pooled = next->absorbed = true;
+            if (i + 2 < net->layers && l[2].kind == DTI_RELU) l->rectified = l[2].done_forward = true;
             l->aux_bytes = l->out_floats / DT_LANES / (size_t)(l->out[1] * l->out[2]) *
                            (size_t)(l->out[1] / 2) * (size_t)(l->out[2] / 2) * DT_LANES;
         }
@@ -2752,7 +2875,8 @@ DT_API dt_net *dt_net_clone(const dt_net *net) {
     twin->forwarded = false;
     twin->params = twin->groups = 0;
     twin->count = 0;
-    for (int i = 0; i < twin->layers; ++i) twin->layer[i].pooled = twin->layer[i].absorbed = false;
+    for (int i = 0; i < twin->layers; ++i) /* the plan is made anew */
+        twin->layer[i].pooled = twin->layer[i].absorbed = twin->layer[i].rectified = twin->layer[i].done_forward = false;
     if (dt_net_build(twin, &net->desc) != DT_OK) { dt_net_free(twin); return NULL; }
     memcpy(twin->values, net->values, net->count * sizeof(float));
     return twin;
@@ -2857,7 +2981,7 @@ static int dti_stretch_begin(const dt_net *net, int end) {
 
 static void dti_forward_layer(const dt_net *net, const dti_pass *run, int i, int first, int groups) {
     const dti_layer *l = &net->layer[i];
-    if (l->absorbed) return;
+    if (l->absorbed || l->done_forward) return;
     double start = net->layer_seconds ? dt_now() : 0.0;
     dti_layer_classes[l->kind].forward(l, run, first, groups);
     if (net->layer_seconds) net->layer_seconds[2 * i] += dt_now() - start;
@@ -3768,7 +3892,7 @@ DT_API void dt_comm_abort(dt_comm *c, int exit_code) { c->backend->stop(c, exit_
 /* Spinning pays only while every rank has a core; a test of shared memory takes well under a microsecond, and a rank
    that is later than 20 microseconds will be a good deal later. */
 DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = dt_cores();
     bool enough = c->here <= cores;
     c->spins = wait == DT_WAIT_SPIN ? INT_MAX : wait == DT_WAIT_AUTO && enough ? 100 : 0;
     c->yields = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : enough ? 2000 : 10;
@@ -5182,7 +5306,7 @@ static void dti_examine_ranks(const dt_comm *c, const dt_doctor_desc *d, const c
 DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, size_t size) {
     dti_notes n = { text, size, false };
     const char *program = d->program ? d->program : "./program";
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = dt_cores();
     uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), d->settings, d->data };
     if (size) text[0] = '\0';
     dti_examine_launch(c, program, &n);
@@ -6460,6 +6584,7 @@ typedef struct dt_train_desc {
     dt_algorithm algorithm;    /* of the all-reduce; DT_AUTO is 0 */
     size_t bucket_bytes;       /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
     uint32_t check_every;      /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
+    bool pin;                  /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
     bool (*on_step)(const dt_progress *progress, void *user); /* false asks to stop; NULL is allowed */
     void *user;
@@ -6783,6 +6908,10 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 typedef _Atomic uint64_t dti_pair; /* two floats, read and written at once */
 
@@ -6907,9 +7036,24 @@ static dt_err dti_hogwild_epoch(dti_worker *w, int epoch) {
     return DT_OK;
 }
 
+/* Keeps the calling thread on one core, so that its cache stays warm. The system call itself, because the C library
+   declares its wrapper only for _GNU_SOURCE. Not being allowed to is no error: the thread then goes where it is put. */
+static void dti_pin(int core) {
+#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+    unsigned long mask[16] = { 0 };
+    const int bits = (int)(8 * sizeof *mask);
+    core %= 16 * bits;
+    mask[core / bits] = 1ul << (core % bits);
+    (void)syscall(SYS_sched_setaffinity, 0, sizeof mask, mask);
+#else
+    (void)core;
+#endif
+}
+
 static void *dti_hogwild_run(void *arg) {
     dti_worker *w = arg;
     dti_hogwild *h = w->shared;
+    if (h->desc->pin && w->number > 0) dti_pin(w->number % dt_cores()); /* worker 0 is the caller's thread, which keeps its freedom */
     atomic_fetch_add(&h->arrived, 1);
     while (atomic_load(&h->arrived) < h->workers) sched_yield(); /* start together */
     for (int epoch = 0; epoch < h->desc->epochs && w->error == DT_OK && !atomic_load(&h->stop); ++epoch) {
@@ -7099,7 +7243,7 @@ static unsigned char *dti_read_all(const char *path, size_t *size) {
     FILE *f = fopen(path, "rb");
     long length = -1;
     if (f && fseek(f, 0, SEEK_END) == 0) length = ftell(f);
-    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) {
+    if (length < 0 || fseek(f, 0, SEEK_SET) != 0 || (fgetc(f) == EOF && ferror(f)) || fseek(f, 0, SEEK_SET) != 0) { /* a folder opens, but cannot be read */
         dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
         if (f) fclose(f);
         return NULL;
@@ -7241,15 +7385,6 @@ DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
 /* A time without the machine it was taken on says nothing, so every table and
    every chart [S12] ends with one line about it. */
 #ifdef DTI_DECLARE
-/* dt_cores                                                            [S11.4]
-   Cores this process may run on: its affinity mask on Linux, so that taskset
-   and batch systems are believed, else the cores online. At least 1. A bound
-   on cpu time that a container sets by quota is not seen. */
-DT_API int dt_cores(void);
-
-/* The vector instructions that the kernels [S4.3] were compiled to: "AVX-512, 16 lanes a register". */
-DT_API const char *dt_kernel_name(void);
-
 /* dt_machine_caption                                                  [S11.4]
    "Intel Xeon Processor, 2 cores, AVX-512, gcc 12.2.0, 2026-11-20" into n
    bytes, cut to fit, always terminated. Processor and cores are those of the
@@ -7263,37 +7398,6 @@ DT_API void dt_machine_caption(char *buf, size_t n);
 #include <sys/utsname.h>
 #include <unistd.h>
 #endif
-
-/* The text after "name :" in a file like /proc/cpuinfo. False if there is none. */
-static bool dti_proc_line(const char *path, const char *name, char *out, size_t n) {
-    FILE *f = fopen(path, "r");
-    char line[1024];
-    bool found = false;
-    while (f && !found && fgets(line, sizeof line, f)) {
-        const char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, name, strlen(name)) != 0) continue;
-        const char *text = colon + 1 + strspn(colon + 1, " \t");
-        snprintf(out, n, "%.*s", (int)strcspn(text, "\n"), text);
-        found = true;
-    }
-    if (f) fclose(f);
-    return found;
-}
-
-/* /proc rather than sched_getaffinity, which the headers hide without _GNU_SOURCE. */
-DT_API int dt_cores(void) {
-    char mask[1024];
-    int cores = 0;
-    if (dti_proc_line("/proc/self/status", "Cpus_allowed:", mask, sizeof mask))
-        for (const char *s = mask; *s; ++s) {
-            const int digit = *s >= '0' && *s <= '9' ? *s - '0' : *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 0;
-            cores += (digit & 1) + (digit >> 1 & 1) + (digit >> 2 & 1) + (digit >> 3);
-        }
-#if defined(_SC_NPROCESSORS_ONLN)
-    if (cores < 1) cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-    return cores < 1 ? 1 : cores;
-}
 
 /* The processor's name without its trademark signs and double spaces. */
 static void dti_cpu_name(char *out, size_t n) {

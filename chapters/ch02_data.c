@@ -18,6 +18,7 @@
 
 #define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
+#include "ch02_files.h"
 
 // ## 2.1 The file
 //
@@ -59,21 +60,6 @@ static uint8_t *read_idx(const char *path, uint32_t wanted_magic, uint32_t *size
 }
 // [end]
 
-// The synthetic digits are drawn, not read. For them we write the two files first, into a folder that goes away again.
-
-static void write_idx(const char *path, uint32_t magic, const uint32_t *sizes, const uint8_t *data) {
-    FILE *file = fopen(path, "wb");
-    size_t bytes = 1, written = 0;
-    for (uint32_t i = 0; file && i <= (magic & 255); ++i) {
-        const uint32_t v = i == 0 ? magic : sizes[i - 1];
-        const uint8_t big[4] = { (uint8_t)(v >> 24), (uint8_t)(v >> 16), (uint8_t)(v >> 8), (uint8_t)v };
-        if (i) bytes *= v;
-        fwrite(big, 1, 4, file);
-    }
-    if (file) written = fwrite(data, 1, bytes, file);
-    if (!file || fclose(file) != 0 || written != bytes) { fprintf(stderr, "%s: cannot be written\n", path); exit(1); }
-}
-
 // ## 2.2 One image
 //
 // Row by row, the columns fastest: chapter 1's rule. Ten characters of growing blackness make a picture of it.
@@ -88,32 +74,22 @@ static void print_image(const uint8_t *pixels, uint8_t label) {
 }
 
 static void show_file(const dt_dataset *test) {
-    char folder[300], images[400], labels[400];
-    const bool drawn = strncmp(test->name, "synthetic", 9) == 0;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s%s", drawn ? (tmp ? tmp : "/tmp") : test->source, drawn ? "/ch02-XXXXXX" : "");
-    if (drawn && !mkdtemp(folder)) { perror(folder); exit(1); }
-    snprintf(images, sizeof images, "%s/t10k-images-idx3-ubyte", folder);
-    snprintf(labels, sizeof labels, "%s/t10k-labels-idx1-ubyte", folder);
-    if (drawn) {
-        write_idx(images, 0x803, (uint32_t[3]){ test->count, 28, 28 }, test->pixels);
-        write_idx(labels, 0x801, &test->count, test->labels);
-    }
+    const idx_files files = test_files(test); // of synthetic digits, which are drawn, written for this purpose
     uint32_t sizes[3], n;
     uint8_t header[16], head[16];
-    uint8_t *x = read_idx(images, 0x803, sizes, header), *t = read_idx(labels, 0x801, &n, head);
+    uint8_t *x = read_idx(files.images, 0x803, sizes, header), *t = read_idx(files.labels, 0x801, &n, head);
     printf("header  ");
     for (int i = 0; i < 16; ++i) printf("%s %02x", i && i % 4 == 0 ? "  " : "", header[i]);
     printf("\nmeaning  magic 0x%08x, %u images of %u x %u\n", big_endian(header), sizes[0], sizes[1], sizes[2]);
     print_image(x, t[0]);
 
     dt_dataset theirs;
-    check(NULL, dt_idx_load(&theirs, images, labels, 10));
+    check(NULL, dt_idx_load(&theirs, files.images, files.labels, 10));
     const size_t pixels = (size_t)sizes[0] * sizes[1] * sizes[2];
     const bool same = n == sizes[0] && theirs.count == n && memcmp(x, theirs.pixels, pixels) == 0 && memcmp(t, theirs.labels, n) == 0;
     if (same) printf("read by hand: all %zu pixels and %u labels are those of dt_idx_load\n", pixels, n);
     expect(same, "read_idx and dt_idx_load disagree");
-    if (drawn) { unlink(images); unlink(labels); rmdir(folder); }
+    forget_test_files(&files);
     dt_dataset_free(&theirs);
     free(x);
     free(t);

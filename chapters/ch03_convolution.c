@@ -237,8 +237,8 @@ static void print_counts(const dt_net *net) {
 //
 // A multiply-add is two floating-point operations (flop). Counted flop over measured seconds is a speed, and a speed wants a
 // ceiling: what can this core do at best? We ask it: ten vectors, each multiplied and added to again and again, all in
-// registers, no memory. Ten, since on many cores a multiply-add takes
-// four cycles and two may begin in each: eight must be under way at any time.
+// registers, no memory. Ten, since on many cores a multiply-add takes four cycles and two may begin in each: eight must be
+// under way at any time.
 
 #if defined(__AVX512F__)
 typedef float vector __attribute__((vector_size(64)));

@@ -257,9 +257,40 @@ static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dat
     return DT_OK;
 }
 
-// ## 10.5 The pictures
-
 typedef struct results { int n; double workers[MOST], speed[3][MOST]; net_run net[MOST]; char about[160]; } results;
+
+static void measure_sparse(dt_comm *comm, const settings *s, results *r) {
+    sample *samples = malloc((size_t)s->samples * sizeof *samples);
+    if (!samples) usage_error(comm, "ch10", "--samples: not so much memory");
+    make_samples(samples, s->samples, s->seed);
+    printf("\nsparse   no lock                      one lock\n");
+    sparse_run first = { 0.0, 0.0, 0 };
+    for (int n = 1; n <= r->n; ++n) {
+        const sparse_run free_run = train_sparse(samples, s->samples, n, false), locked = train_sparse(samples, s->samples, n, true);
+        if (n == 1) first = free_run;
+        if (n == 1) must(comm, free_run.hash == locked.hash, "one thread, sparse: with and without a lock the same bits");
+        r->workers[n - 1] = n, r->speed[0][n - 1] = first.seconds / free_run.seconds, r->speed[1][n - 1] = first.seconds / locked.seconds;
+        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds, r->speed[0][n - 1], free_run.loss,
+               locked.seconds, r->speed[1][n - 1], locked.loss);
+    }
+    free(samples);
+}
+
+static void measure_net(dt_comm *comm, const settings *s, const dt_dataset *train, const dt_dataset *test, results *r) {
+    printf("\nnet      time     speedup   accuracy\n");
+    net_run by_hand;
+    for (int n = 1; n <= r->n; ++n) {
+        check(comm, train_net(s, train, test, n, false, &r->net[n - 1]));
+        if (n == 1) check(comm, train_net(s, train, test, 1, true, &by_hand));
+        if (n == 1) must(comm, by_hand.hash == r->net[0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
+        r->speed[2][n - 1] = r->net[0].seconds / r->net[n - 1].seconds;
+        printf("%-8d %.2f s %7.2fx   %7.2f %%   staleness %.2f\n", n, r->net[n - 1].seconds, r->speed[2][n - 1], 100 * r->net[n - 1].accuracy, r->net[n - 1].stale);
+    }
+    check(comm, train_net(s, train, test, 2, true, &by_hand));
+    printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy);
+}
+
+// ## 10.5 The pictures
 
 static dt_chart *chart(const results *r, const char *title, const char *subtitle, const char *x, const char *y, bool percent) {
     return dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = r->about, .machine = true, .x_label = x, .y_label = y,
@@ -326,32 +357,8 @@ int main(int argc, char **argv) {
     print_machine(comm, &some, r.n);
     show_lost();
 
-    sample *samples = malloc((size_t)s.samples * sizeof *samples);
-    if (!samples) usage_error(comm, "ch10", "--samples: not so much memory");
-    make_samples(samples, s.samples, s.seed);
-    printf("\nsparse   no lock                      one lock\n");
-    sparse_run first = { 0.0, 0.0, 0 };
-    for (int n = 1; n <= r.n; ++n) {
-        const sparse_run free_run = train_sparse(samples, s.samples, n, false), locked = train_sparse(samples, s.samples, n, true);
-        if (n == 1) first = free_run;
-        if (n == 1) must(comm, free_run.hash == locked.hash, "one thread, sparse: with and without a lock the same bits");
-        r.workers[n - 1] = n, r.speed[0][n - 1] = first.seconds / free_run.seconds, r.speed[1][n - 1] = first.seconds / locked.seconds;
-        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds, r.speed[0][n - 1], free_run.loss,
-               locked.seconds, r.speed[1][n - 1], locked.loss);
-    }
-    free(samples);
-
-    printf("\nnet      time     speedup   accuracy\n");
-    net_run by_hand;
-    for (int n = 1; n <= r.n; ++n) {
-        check(comm, train_net(&s, &some, &few, n, false, &r.net[n - 1]));
-        if (n == 1) check(comm, train_net(&s, &some, &few, 1, true, &by_hand));
-        if (n == 1) must(comm, by_hand.hash == r.net[0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
-        r.speed[2][n - 1] = r.net[0].seconds / r.net[n - 1].seconds;
-        printf("%-8d %.2f s %7.2fx   %7.2f %%   staleness %.2f\n", n, r.net[n - 1].seconds, r.speed[2][n - 1], 100 * r.net[n - 1].accuracy, r.net[n - 1].stale);
-    }
-    check(comm, train_net(&s, &some, &few, 2, true, &by_hand));
-    printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy);
+    measure_sparse(comm, &s, &r);
+    measure_net(comm, &s, &some, &few, &r);
     snprintf(r.about, sizeof r.about, "Net: %s, %u training and %u test images. Sparse: %d synthetic samples. ", some.name, some.count, few.count, s.samples);
     if (s.png) draw(&r, s.png);
     return end_program(comm, &train, &test);

@@ -29,7 +29,7 @@ typedef struct settings {
     int threads, epochs, batch, per_rank_batch, average_every, bucket;
     float lr, momentum, patience;
     uint64_t seed;
-    bool quiet, float_sums, hogwild, adam, profile, doctor;
+    bool quiet, float_sums, hogwild, adam, profile, doctor, pin;
     dt_algorithm algorithm;
 } settings;
 
@@ -43,6 +43,7 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (s->batch > 1 << 20 || s->per_rank_batch > 1 << 20) usage_error(comm, "ch12", "--batch: at most 1048576");
     if (s->batch && s->per_rank_batch) usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
     if (s->average_every && strcmp(s->method, "psgd") != 0) usage_error(comm, "ch12", "--average-every goes with --method psgd");
+    if (s->pin && !s->hogwild) usage_error(comm, "ch12", "--pin goes with --method hogwild");
     if (s->hogwild && (s->profile || s->trace)) usage_error(comm, "ch12", "Hogwild's workers never wait: --profile and --trace say nothing to it");
     if (s->hogwild && (s->float_sums || s->bucket || s->per_rank_batch || s->algorithm_name))
         usage_error(comm, "ch12", "Hogwild has no sums over ranks: --float-sums, --bucket, --per-rank-batch and --algorithm say nothing to it");
@@ -70,6 +71,7 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
         { "save", 's', &s->save, "FILE   write the parameters as safetensors" },
         { "report", 's', &s->report, "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
+        { "pin", 'b', &s->pin, "    hogwild: worker i stays on core i" },
         { "profile", 'b', &s->profile, "    after each epoch, a table of what each rank's time went to: computing, waiting, adding" },
         { "trace", 's', &s->trace, "FILE   write the last steps as Chrome trace JSON, for ui.perfetto.dev" },
         { "patience", 'f', &s->patience, "S   seconds until a rank that does nothing ends the job; default 5, or 100 steps if longer" },
@@ -128,7 +130,7 @@ static bool after_step(const dt_progress *p, void *user) {
 static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_dataset *data, run *r) {
     watch w = { .comm = comm, .s = s, .show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2), .cost = dt_comm_times(comm) };
     const dt_train_desc desc = { .data = data, .epochs = s->epochs, .batch = (uint32_t)s->batch, .seed = s->seed,
-                                 .algorithm = s->algorithm, .bucket_bytes = (size_t)s->bucket * 1024,
+                                 .algorithm = s->algorithm, .pin = s->pin, .bucket_bytes = (size_t)s->bucket * 1024,
                                  .average_every = (uint32_t)s->average_every, .on_step = after_step, .user = &w };
     r->workers = dt_comm_size(comm);
     if (strcmp(s->method, "sync") == 0) return dt_train_sync(net, opt, comm, &desc, &r->train);

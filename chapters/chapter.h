@@ -247,12 +247,12 @@ CHAPTER_FN void save_picture(dt_comm *comm, dt_chart *chart, const char *say, co
 }
 #endif
 
-// ---- The MPI doctor looks at how the job was started: a warning is said on standard error, an error ends the program.
+// ---- The MPI doctor looks at how the job was started: a warning is printed, an error ends the program.
 
 CHAPTER_FN void ask_doctor(dt_comm *comm, const dt_doctor_desc *desc, bool quiet) {
     char text[2048];
     dt_err error = dt_comm_doctor(comm, desc, text, sizeof text);
-    if (*text && dt_comm_rank(comm) == 0 && (error != DT_OK || !quiet)) fputs(text, stderr);
+    if (*text && dt_comm_rank(comm) == 0 && (error != DT_OK || !quiet)) fputs(text, error != DT_OK ? stderr : stdout);
     fflush(stderr);
     if (error == DT_OK) return;
     dt_barrier(comm);

@@ -56,10 +56,8 @@ typedef struct run {
     uint64_t first_hash;     // of the initial weights
 } run;
 
-static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
-
 static double median(double *x, size_t n) {
-    qsort(x, n, sizeof *x, by_size);
+    sort_numbers(x, n);
     return n ? x[n / 2] : 0.0;
 }
 
@@ -130,10 +128,10 @@ static dt_err alone(const settings *s, dt_comm *comm, const dt_dataset *data, do
         dt_net *net = lenet(data->classes);
         DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed }));
         for (int i = 0; i < s->batch; ++i) row[i] = (uint32_t)i % data->count;
+        const dt_batch batch = batch_of(data, row, 0, (uint32_t)s->batch);
         for (; n < 30; ++n) {
             const double start = dt_now();
-            DT_TRY(dt_net_load(net, &(dt_batch){ .pixels = data->pixels, .labels = data->labels, .mean = data->mean, .std = data->std,
-                                                 .index = row, .count = (uint32_t)s->batch, .global_count = (uint32_t)s->batch }));
+            DT_TRY(dt_net_load(net, &batch));
             DT_TRY(dt_forward(net));
             DT_TRY(dt_backward(net));
             times[n] = dt_now() - start;
@@ -164,8 +162,6 @@ static void verdict(const settings *s, int ranks, const run *r, double lone) {
 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .batch = 64, .epochs = 1, .lr = 1e-3f, .momentum = 0.85f, .seed = 1234 };
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
     const option_desc options[] = {
         { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
         { "batch", 'i', &s.batch, "B   images a step of each rank, at most 4096; default 64" },
@@ -176,7 +172,7 @@ int main(int argc, char **argv) {
         { "seed", 'u', &s.seed, "S   default 1234" },
         { "quick", 'b', &s.quick, "    fewer images" },
     };
-    read_options(argc, argv, comm, "LeNet on MNIST over MPI: averaged and summed gradients, and when R ranks pay.", options, sizeof options / sizeof *options);
+    dt_comm *comm = begin_program(argc, argv, "LeNet on MNIST over MPI: averaged and summed gradients, and when R ranks pay.", options, sizeof options);
     if (s.batch > 4096) usage_error(comm, "lenet_mnist", "--batch: at most 4096");
     dt_dataset data, test, some;
     load_data(comm, s.data, "lenet_mnist", &data, &test);
@@ -198,8 +194,5 @@ int main(int argc, char **argv) {
         printf("to sum is to average with %d times the learning rate%s\n", ranks, ranks == 1 ? ": with one rank, the same" : "; say so, or the setting moves with R unseen");
         verdict(&s, ranks, &mean, lone);
     }
-    dt_dataset_free(&data);
-    dt_dataset_free(&test);
-    dt_comm_free(comm);
-    return 0;
+    return end_program(comm, &data, &test);
 }

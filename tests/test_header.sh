@@ -12,6 +12,7 @@ all="-DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS"
 mpicc=${MPICC:-mpicc}
 mkdir -p "$out"
 printf '#define DTRAIN_IMPLEMENTATION\n#include "dtrain.h"\nextern int x; int x;\n' >"$out/whole.c"
+printf '#include <stdio.h>\n#define DTRAIN_IMPLEMENTATION\n#include "dtrain.h"\nextern int x; int x;\n' >"$out/stdio_first.c"
 passed=0
 failed=0
 
@@ -54,6 +55,9 @@ configurations() { # compiler
     ok "$cc MPI, threads, charts" env MPICH_CC=$cc OMPI_CC=$cc $mpicc $c11 $quiet -fsyntax-only -DDTRAIN_WITH_MPI $all "$out/whole.c"
     ok "$cc gnu11" $cc -std=gnu11 $strict -fsyntax-only $all "$out/whole.c"
     ok "$cc gnu11, no defines" $cc -std=gnu11 $strict -fsyntax-only "$out/whole.c"
+    #   strict C11 and a system header before ours: no feature macro of the program's, and too late for one of the header's own
+    ok "$cc c11, no defines, stdio.h first" $cc -std=c11 $strict -fsyntax-only "$out/stdio_first.c"
+    ok "$cc c11, no defines, stdio.h first, threads" $cc -std=c11 $strict -fsyntax-only -DDTRAIN_WITH_THREADS "$out/stdio_first.c"
     ok "$cc declarations alone" $cc -std=c11 $strict -fsyntax-only $all -x c dtrain.h
     ok "$cc declarations, MPI without mpi.h" $cc -std=c11 $strict -fsyntax-only -DDTRAIN_WITH_MPI -x c dtrain.h
     ok "$cc DT_API" $cc $c11 -fsyntax-only '-DDT_API=extern __attribute__((visibility("default")))' "$out/whole.c"

@@ -327,7 +327,7 @@ static void one_fused(dti_conv c, bool want_dx) {
     float *dx = fresh(n.x * L), *dw = fresh(n.w), *db = fresh(n.o), *want_x = zeros(n.x * L), *want_w = zeros(n.w), *want_b = zeros(n.o);
     uint8_t *places = dti_alloc(out * L);
 
-    dti_conv_pool_forward(&c, lx, packed, b, y, places, scratch);
+    dti_conv_pool_forward(&c, lx, packed, b, false, y, places, scratch);
     drop(scratch, dti_conv_scratch_floats(&c), "fused forward scratch");
     scratch = fresh(dti_conv_scratch_floats(&c));
     dti_conv_pool_backward(&c, lx, packed, ld, places, want_dx ? dx : NULL, dw, db, scratch);
@@ -338,6 +338,11 @@ static void one_fused(dti_conv c, bool want_dx) {
     assert_int_equal(dt_conv2d_naive_backward_data(want_x, dmap, w, L, SIZES(&c)), DT_OK);
     assert_int_equal(dt_conv2d_naive_backward_weights(want_w, want_b, dmap, x, L, SIZES(&c)), DT_OK);
     compare_lanes("fused forward", &c, y, pooled, NULL, out);
+    for (size_t i = 0; i < out * L; ++i) pooled[i] = pooled[i] > 0.0f ? pooled[i] : 0.0f;
+    drop(scratch, dti_conv_scratch_floats(&c), "fused backward scratch");
+    scratch = fresh(dti_conv_scratch_floats(&c));
+    dti_conv_pool_forward(&c, lx, packed, b, true, y, places, scratch);
+    compare_lanes("fused forward with ReLU", &c, y, pooled, NULL, out);
     if (want_dx) compare_lanes("fused dx", &c, dx, want_x, NULL, n.x);
     compare_plain("fused dw", &c, dw, want_w, NULL, n.w);
     compare_plain("fused db", &c, db, want_b, NULL, n.o);

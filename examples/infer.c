@@ -1,0 +1,95 @@
+// A trained net at work: reads the parameters that chapter 12 saved, and classifies the test images, or shows one.
+//
+// Run     make ch12 infer && ./ch12 --epochs 1 --save net.safetensors
+//         ./infer --load net.safetensors                    all test images: how many are right, and what is taken for what
+//         ./infer --load net.safetensors --image 8          one of them, with the probabilities of the ten labels
+
+#define DTRAIN_IMPLEMENTATION
+#include "../chapters/chapter.h"
+
+enum { BATCH = 128, MOST_CLASSES = 10, SHOWN = 8 };
+
+// Dropout is off: the same image gets the same answer every time.
+static void classify(dt_comm *comm, dt_net *net, const dt_batch *batch) {
+    check(comm, dt_net_load(net, batch));
+    check(comm, dt_forward(net));
+}
+
+static int most_probable(const dt_net *net, int i, float *logp) {
+    int best = 0;
+    dt_net_log_probabilities(net, i, logp);
+    for (int k = 1; k < dt_net_classes(net); ++k)
+        if (logp[k] > logp[best]) best = k;
+    return best;
+}
+
+// The image beside the ten probabilities, a bar of up to 30 characters each.
+static void show_image(dt_comm *comm, dt_net *net, const dt_dataset *data, uint32_t n) {
+    float logp[MOST_CLASSES];
+    const dt_batch one = batch_of(data, &n, 0, 1);
+    classify(comm, net, &one);
+    const int best = most_probable(net, 0, logp);
+    const uint8_t *pixel = data->pixels + (size_t)n * 28 * 28;
+    for (int y = 0; y < 28; ++y) {
+        for (int x = 0; x < 28; ++x) putchar(" .:-=+*#%@"[*pixel++ * 10 / 256]);
+        const int k = y - 9;
+        if (k < 0 || k >= data->classes) { putchar('\n'); continue; }
+        const double p = exp((double)logp[k]);
+        printf("   %d  %7.3f %%  %.*s\n", k, 100.0 * p, (int)(30.0 * p + 0.5), "##############################");
+    }
+    printf("image %u is a %u; the net says %d: %s\n", n, data->labels[n], best, best == data->labels[n] ? "right" : "wrong");
+}
+
+static void show_all(dt_comm *comm, dt_net *net, const dt_dataset *data) {
+    uint32_t table[MOST_CLASSES][MOST_CLASSES] = { { 0 } }, right = 0, shown = 0;
+    dt_batches it;
+    float logp[MOST_CLASSES];
+    char wrong[400] = "";
+    check(comm, dt_batches_init(&it, data, &(dt_batches_desc){ .global_batch = BATCH })); // not shuffled: in the file's order
+    const double start = dt_now();
+    for (dt_batch batch; dt_batches_next(&it, &batch);) {
+        classify(comm, net, &batch);
+        for (uint32_t i = 0; i < batch.count; ++i) {
+            const int said = most_probable(net, (int)i, logp), label = data->labels[batch.index[i]];
+            ++table[label][said];
+            right += said == label;
+            const size_t length = strlen(wrong);
+            if (said != label && shown++ < SHOWN)
+                snprintf(wrong + length, sizeof wrong - length, "%s%u (a %d, taken for %d)", length ? ", " : "", batch.index[i], label, said);
+        }
+    }
+    const double seconds = dt_now() - start;
+    dt_batches_free(&it);
+    printf("\n%u of %u images are right: %.2f %%, %.0f images/s\n\nrows: the label; columns: what the net says\n     ", right, data->count,
+           100.0 * right / data->count, data->count / seconds);
+    for (int k = 0; k < data->classes; ++k) printf("%6d", k);
+    for (int label = 0; label < data->classes; ++label) {
+        printf("\n%5d", label);
+        for (int k = 0; k < data->classes; ++k) printf("%6u", table[label][k]);
+    }
+    printf("\n");
+    if (*wrong) printf("\nthe first that are wrong: %s\n", wrong);
+}
+
+int main(int argc, char **argv) {
+    const char *file = "net.safetensors", *which = "auto";
+    uint64_t image = UINT64_MAX;
+    const option_desc options[] = {
+        { "load", 's', &file, "FILE   parameters that ./ch12 --save FILE wrote; default net.safetensors" },
+        { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        { "image", 'u', &image, "N     show test image N, from 0; default: classify them all" },
+    };
+    dt_comm *comm = begin_program(argc, argv, "Classifies test images with a saved net.", options, sizeof options);
+    dt_dataset test;
+    load_data(comm, which, "infer", NULL, &test);
+    if (image != UINT64_MAX && image >= test.count) usage_error(comm, "infer", "--image: there are not so many test images");
+    dt_net *net = mnist_net(test.classes);
+    check(comm, dt_net_build(net, &(dt_build_desc){ .batch = BATCH }));
+    check(comm, dt_load(net, file));
+    dt_net_training(net, false);
+    printf("data     %s, %u test images: %s\n", test.name, test.count, test.source);
+    if (image != UINT64_MAX) show_image(comm, net, &test, (uint32_t)image);
+    else show_all(comm, net, &test);
+    dt_net_free(net);
+    return end_program(comm, NULL, &test);
+}
