@@ -276,6 +276,32 @@ DT_API int dt_cores(void) {
 }
 #endif
 
+#ifdef DTI_IMPLEMENT
+/* The cores a thread may run on, as bits. The system calls themselves, because the C library declares its wrappers only
+   for _GNU_SOURCE; elsewhere than on Linux nothing is known and nothing happens. */
+typedef struct dti_cpus { unsigned long bit[16]; } dti_cpus;
+#define DTI_CPU_BITS ((int)(8 * sizeof(unsigned long)))
+#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+#include <sys/syscall.h>
+DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return syscall(SYS_sched_getaffinity, 0, sizeof *c, c) > 0; }
+DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { return syscall(SYS_sched_setaffinity, 0, sizeof *c, c) == 0; }
+#else
+DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return false; }
+DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { (void)c; return false; }
+#endif
+
+/* Keeps the calling thread on the k-th of these cores. Not being allowed to is no error: it then stays where it is put. */
+DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
+    dti_cpus one = { { 0 } };
+    for (int at = 0; at < 16 * DTI_CPU_BITS; ++at)
+        if (allowed->bit[at / DTI_CPU_BITS] >> (at % DTI_CPU_BITS) & 1ul && k-- == 0) {
+            one.bit[at / DTI_CPU_BITS] = 1ul << (at % DTI_CPU_BITS);
+            (void)dti_cpus_set(&one);
+            return;
+        }
+}
+#endif
+
 /* ==== [S2] Random numbers ================================================= */
 
 /* A random number here is a function of what it is for, not of how many were
@@ -3457,11 +3483,12 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer);
    needs in order to arrive.
      DT_WAIT_SPIN    keeps testing: the shortest delay, and a wasted core
      DT_WAIT_YIELD   gives the core away between two tests (sched_yield), so it costs nothing when others have work
-     DT_WAIT_SLEEP   sleeps 50 microseconds between two tests: a cool machine, and late by a timer tick each time
+     DT_WAIT_SLEEP   sleeps until the last rank has brought its part (on Linux, through shared memory), else 50 microseconds
+                     between two tests: a cool machine, and late by the time it takes to wake
    The default spins for a few microseconds where every rank has a core of its own, then yields for a millisecond, then
-   sleeps. Where ranks outnumber cores it yields ten times and then sleeps: a core that only yields is never idle, so the
-   system brings it no rank that has work. Measured, 1 epoch of MNIST on 2 cores, 50 thousand images/s with 2 ranks: 3, 4, 5
-   ranks that only yield reach 0.82, 0.76, 0.72 of that, ranks that sleep 0.89, 0.89, 0.88. Environment:
+   sleeps. Where ranks outnumber cores it yields ten times and then sleeps: of three ranks on a core, two that only yield
+   keep taking turns with each other. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2, medians of three
+   runs: yielding 0.66, 0.93, 0.62; sleeping, and placed by [S10.2], 0.73, 0.88, 0.78. Environment:
    DTRAIN_WAIT=spin|yield|sleep, read when the communicator is made. */
 typedef enum dt_wait { DT_WAIT_AUTO, DT_WAIT_SPIN, DT_WAIT_YIELD, DT_WAIT_SLEEP } dt_wait;
 DT_API void dt_comm_set_wait(dt_comm *comm, dt_wait wait);
@@ -3553,7 +3580,13 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 
 #ifdef DTI_IMPLEMENT
 #include <limits.h>
+#include <limits.h>
 #include <sched.h>
+#if defined(__linux__) && defined(__LP64__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+#include <sys/syscall.h>
+#include <unistd.h>
+#define DTI_HAS_FUTEX /* sleep until another process says so; elsewhere ranks look again every 50 microseconds */
+#endif
 #include <sys/select.h>
 #include <sys/utsname.h>
 #include <stdatomic.h>
@@ -3789,6 +3822,8 @@ typedef struct dti_comm_line {
    map it at different addresses, so it holds no pointers. */
 typedef struct dti_comm_block {
     _Alignas(64) size_t chunk;        /* bytes */
+    _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers were woken */
+    _Atomic uint32_t asleep;          /* ranks that sleep until then */
 } dti_comm_block;
 
 /* A rank's signs of life [S8.8]. Only it writes here; the ranks of its host and their watcher read. */
@@ -3852,6 +3887,7 @@ struct dt_comm {
     dti_interval *trace;
     size_t      traced, trace_most, untraced;
     dti_comm_block *block;                               /* NULL: not all ranks share memory */
+    bool       on_memory;                                /* what is waited for comes through the block, not as a message */
     uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
     dti_cell  *cells;                                    /* threads: [from][to][DTI_FLIGHTS + 1] */
 #ifdef DTRAIN_WITH_MPI
@@ -3930,6 +3966,35 @@ DTI_LOCAL void dti_doze(long microseconds) {
     select(0, NULL, NULL, NULL, &(struct timeval){ .tv_sec = microseconds / 1000000, .tv_usec = microseconds % 1000000 });
 }
 
+/* Sleeps until dti_wake_all, or for a fifth of a millisecond: a rank that went to sleep just after the wake has to look for
+   itself. For messages there is nobody to wake us. */
+static void dti_nap(dt_comm *c) {
+#ifdef DTI_HAS_FUTEX
+    if (c->on_memory) {
+        const struct { long seconds, nanoseconds; } patience = { 0, 200000 };
+        uint32_t event = atomic_load(&c->block->event);
+        atomic_fetch_add(&c->block->asleep, 1);
+        (void)syscall(SYS_futex, &c->block->event, 0 /* FUTEX_WAIT, between processes */, event, &patience, NULL, 0);
+        atomic_fetch_sub(&c->block->asleep, 1);
+        return;
+    }
+#else
+    (void)c;
+#endif
+    dti_doze(50);
+}
+
+/* Called by the rank that came last, so that a step wakes every sleeper once. */
+static void dti_wake_all(dt_comm *c) {
+#ifdef DTI_HAS_FUTEX
+    if (atomic_load(&c->block->asleep) == 0) return;
+    atomic_fetch_add(&c->block->event, 1);
+    (void)syscall(SYS_futex, &c->block->event, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
+#else
+    (void)c;
+#endif
+}
+
 /* Between two tests. DT_ECOMM if another rank has failed meanwhile, so that nobody waits for the dead. */
 static dt_err dti_comm_idle(dt_comm *c, int tries) {
     int failed = c->board ? atomic_load_explicit(&c->board->failed, memory_order_acquire) : 0;
@@ -3943,7 +4008,7 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
 #endif
         return c->ticks % 65536 == 0 ? dti_look_around(c) : DT_OK;
     }
-    if (tries >= c->yields) dti_doze(50);
+    if (tries >= c->yields) dti_nap(c);
     else sched_yield();
     return c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
 }
@@ -4325,6 +4390,8 @@ static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
         worked = true;
     }
     if (worked) {
+        atomic_thread_fence(memory_order_seq_cst); /* of two that come last together, at least one sees both */
+        if (DTI_ALL_REACHED(c, written, c->written) || DTI_ALL_REACHED(c, added, c->added)) dti_wake_all(c);
         double end = dt_now();
         c->cost.reduce += end - t;
         dti_moved(c);
@@ -4372,10 +4439,13 @@ static void dti_wait_end(dt_comm *c, double start, double reduce) {
 static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
     double start = dt_now(), reduce = c->cost.reduce;
     dt_err error = DT_OK;
+    const dti_flight *flight = dti_flight_of(c, number);
     dti_wait_begin(c);
     for (int tries = 0; error == DT_OK; tries += tries < INT_MAX) {
-        if ((error = dti_progress(c)) != DT_OK || dti_flight_of(c, number)->number != number) break;
+        if ((error = dti_progress(c)) != DT_OK || flight->number != number) break;
+        c->on_memory = c->block && !flight->schedule && flight->d.algorithm == DT_SHARED;
         error = dti_comm_idle(c, tries);
+        c->on_memory = false;
     }
     dti_wait_end(c, start, c->cost.reduce - reduce);
     return error;
@@ -6702,6 +6772,34 @@ static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     return DT_OK;
 }
 
+/* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
+   five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
+   no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
+   to the core that has least (Graham 1969). DTRAIN_PLACE=off leaves them where they are. */
+static dt_err dti_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
+    enum { MOST = 256 };
+    const int ranks = dt_comm_size(comm), cores = dt_cores();
+    const char *wish = getenv("DTRAIN_PLACE");
+    uint32_t all[MOST], load[MOST] = { 0 };
+    *placed = false;
+    if (ranks <= cores || ranks > MOST || dt_comm_hosts(comm) > 1 || (wish && strcmp(wish, "off") == 0)) return DT_OK;
+    DT_TRY(dt_allgather(comm, &work, sizeof work, all));
+    for (int turn = 0; turn < ranks; ++turn) {
+        int most = -1, least = 0;
+        for (int r = 0; r < ranks; ++r)
+            if (all[r] != UINT32_MAX && (most < 0 || all[r] > all[most])) most = r;
+        for (int core = 1; core < cores; ++core)
+            if (load[core] < load[least]) least = core;
+        load[least] += all[most];
+        all[most] = UINT32_MAX; /* placed */
+        if (most == dt_comm_rank(comm) && dti_cpus_get(allowed)) {
+            dti_pin(allowed, least);
+            *placed = true;
+        }
+    }
+    return DT_OK;
+}
+
 static dt_err dti_sync_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_batches *it,
                              dt_progress *p, dt_train_result *result) {
     bool stop = false;
@@ -6735,8 +6833,11 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     DT_TRY(dt_broadcast_parameters(net, comm));
     dt_batches it;
     DT_TRY(dt_batches_init(&it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .comm = comm, .seed = d->seed, .shuffle = true }));
+    const uint32_t groups = (it.batch + DT_LANES - 1) / DT_LANES;
     dt_progress p = { .epochs = d->epochs, .steps = it.steps };
-    dt_err error = DT_OK;
+    dti_cpus allowed;
+    bool placed = false;
+    dt_err error = dti_place(comm, (it.rank + 1) * groups / it.size - it.rank * groups / it.size, &allowed, &placed);
     for (int epoch = 0; epoch < d->epochs && error == DT_OK && !result->stopped; ++epoch) {
         p.epoch = epoch;
         dt_batches_begin(&it, (uint32_t)epoch);
@@ -6744,6 +6845,7 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
         result->score = p.score;
         result->samples = p.samples;
     }
+    if (placed) (void)dti_cpus_set(&allowed);
     dt_batches_free(&it);
     return error;
 }
@@ -6908,10 +7010,6 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 typedef _Atomic uint64_t dti_pair; /* two floats, read and written at once */
 
@@ -7036,24 +7134,12 @@ static dt_err dti_hogwild_epoch(dti_worker *w, int epoch) {
     return DT_OK;
 }
 
-/* Keeps the calling thread on one core, so that its cache stays warm. The system call itself, because the C library
-   declares its wrapper only for _GNU_SOURCE. Not being allowed to is no error: the thread then goes where it is put. */
-static void dti_pin(int core) {
-#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
-    unsigned long mask[16] = { 0 };
-    const int bits = (int)(8 * sizeof *mask);
-    core %= 16 * bits;
-    mask[core / bits] = 1ul << (core % bits);
-    (void)syscall(SYS_sched_setaffinity, 0, sizeof mask, mask);
-#else
-    (void)core;
-#endif
-}
-
 static void *dti_hogwild_run(void *arg) {
     dti_worker *w = arg;
     dti_hogwild *h = w->shared;
-    if (h->desc->pin && w->number > 0) dti_pin(w->number % dt_cores()); /* worker 0 is the caller's thread, which keeps its freedom */
+    dti_cpus allowed;
+    const bool pinned = h->desc->pin && dti_cpus_get(&allowed);
+    if (pinned) dti_pin(&allowed, w->number % dt_cores()); /* the cache stays warm */
     atomic_fetch_add(&h->arrived, 1);
     while (atomic_load(&h->arrived) < h->workers) sched_yield(); /* start together */
     for (int epoch = 0; epoch < h->desc->epochs && w->error == DT_OK && !atomic_load(&h->stop); ++epoch) {
@@ -7064,6 +7150,7 @@ static void *dti_hogwild_run(void *arg) {
             atomic_store(&h->stop, true);
         }
     }
+    if (pinned) (void)dti_cpus_set(&allowed); /* worker 0 is the caller's thread */
     return NULL;
 }
 

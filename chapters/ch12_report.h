@@ -167,10 +167,13 @@ static void print_speed_comment(const method_rows *m, int cores) {
     if (m->n < 2 || m->row[0].workers != 1) return;
     const worker_row *full = row_with(m, cores), *last = &m->row[m->n - 1];
     printf("%s: fastest with %d workers, %.2f times one worker.", m->name, m->row[best].workers, speedup(m, best));
-    if (full && last->workers > cores)
-        printf(" With %d, one for each core, it is %.2f; beyond, the workers share the same %d cores: with %d it is %.2f, and what\n"
-               "  is lost is waiting for the one that has not had its turn, and work that does not divide evenly.",
-               cores, speedup(m, (int)(full - m->row)), cores, last->workers, speedup(m, m->n - 1));
+    if (full && last->workers > cores) {
+        const double at_full = speedup(m, (int)(full - m->row)), at_last = speedup(m, m->n - 1);
+        printf(" With %d, one for each core, it is %.2f; beyond, the workers share the same %d cores: with %d it is %.2f", cores, at_full,
+               cores, last->workers, at_last);
+        printf(at_last > 0.95 * at_full ? ", about the same: they\n  never wait for each other." : ", and what\n"
+               "  is lost is waiting for the one that has not had its turn, and work that does not divide evenly.");
+    }
     printf("\n");
 }
 
