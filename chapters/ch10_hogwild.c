@@ -102,22 +102,27 @@ static void show_lost(void) {
 // ## 10.2 Where the theory holds: sparse updates
 //
 // Recht, Ré, Wright and Niu (2011) proved that SGD stands this if each update touches few numbers, so that two rarely meet.
-// Logistic regression over 65536 features, of which each sample has 16:
+// Logistic regression over 4194304 features, of which each sample has 16:
 //
 //     z = sum of w_f x_f over the sample's features     p = 1 / (1 + exp(-z))     w_f -= lr (p - y) x_f
 //
-// The labels come from hidden weights. Two samples share a feature with a chance of about 16 * 16 / 65536 = 0.4 %.
+// The labels come from hidden weights. Two samples share a feature with a chance of about 16 * 16 / 4194304 = 0.006 %.
+//
+// Few collisions are not enough for speed. With 65536 features they are as rare as 0.4 %, and yet two workers take longer than
+// one: a core does not fetch a number but a line of 16, and a line that the other core has just written must come from its
+// cache, which takes a hundred times as long as one's own. 65536 weights are 4096 lines, and both cores keep writing them all.
+// Only a vector much larger than the caches, where one worker waits for memory as well, leaves each core lines of its own.
 
-enum { FEATURES = 65536, FILLED = 16, EPOCHS = 5 };
-typedef struct sample { uint16_t f[FILLED]; int8_t x[FILLED]; int8_t y; } sample;
+enum { FEATURES = 1 << 22, FILLED = 16, EPOCHS = 5 };
+typedef struct sample { int32_t f[FILLED]; int8_t x[FILLED]; int8_t y; } sample;
 
 static void make_samples(sample *s, int count, uint64_t seed) {
     for (int i = 0; i < count; ++i) {
         float z = 0.0f;
         for (int k = 0; k < FILLED; ++k) {
             const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 10, (uint32_t)i, (uint32_t)k);
-            s[i].f[k] = (uint16_t)r.v[0], s[i].x[k] = r.v[1] & 1 ? 1 : -1;
-            z += (float)s[i].x[k] * (dt_uniform(dt_philox(seed, DT_RNG_SYNTHETIC, 11, s[i].f[k], 0).v[0]) - 0.5f); // a hidden weight
+            s[i].f[k] = (int32_t)(r.v[0] % FEATURES), s[i].x[k] = r.v[1] & 1 ? 1 : -1;
+            z += (float)s[i].x[k] * (dt_uniform(dt_philox(seed, DT_RNG_SYNTHETIC, 11, (uint32_t)s[i].f[k], 0).v[0]) - 0.5f); // a hidden weight
         }
         s[i].y = z > 0.0f;
     }
