@@ -499,35 +499,29 @@ DTI_INLINE int64_t dti_round_to_fixed(float x) {
     return (int64_t)((uint64_t)(h - m) << 24) + (l - m);
 }
 
-/* AVX-512 converts floats to 64-bit integers itself, rounding to nearest even as the two steps above do: x*2^40 is
-   exact as a float, so both give the same integer. True if a value did not fit. */
+/* sum[i] += fixed(x[i]); true if a value did not fit. AVX-512 converts floats to 64-bit integers itself, rounding to
+   nearest even as the two steps above do: x*2^40 is exact as a float, so both give the same integer. */
 #if defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__GNUC__)
 #include <immintrin.h>
+#define DTI_FIXED_EIGHT
+#endif
 static bool dti_fixed_block(int64_t *sum, const float *x, size_t n, float limit) {
-    const __m256 unit = _mm256_set1_ps(0x1p40f), most = _mm256_set1_ps(limit), sign = _mm256_set1_ps(-0.0f);
     unsigned bad = 0;
     size_t i = 0;
+#ifdef DTI_FIXED_EIGHT
+    const __m256 unit = _mm256_set1_ps(0x1p40f), most = _mm256_set1_ps(limit), sign = _mm256_set1_ps(-0.0f);
     for (; i + 8 <= n; i += 8) {
         __m256 v = _mm256_loadu_ps(x + i);
         bad |= (unsigned)_mm256_cmp_ps_mask(_mm256_andnot_ps(sign, v), most, _CMP_NLT_UQ);
         _mm512_storeu_si512(sum + i, _mm512_add_epi64(_mm512_loadu_si512(sum + i), _mm512_cvtps_epi64(_mm256_mul_ps(v, unit))));
     }
+#endif
     for (; i < n; ++i) {
         bad |= !(fabsf(x[i]) < limit);
         sum[i] = (int64_t)((uint64_t)sum[i] + (uint64_t)dti_round_to_fixed(x[i]));
     }
     return bad != 0;
 }
-#else
-static bool dti_fixed_block(int64_t *sum, const float *x, size_t n, float limit) {
-    unsigned bad = 0;
-    for (size_t i = 0; i < n; ++i) {
-        bad |= !(fabsf(x[i]) < limit);
-        sum[i] = (int64_t)((uint64_t)sum[i] + (uint64_t)dti_round_to_fixed(x[i]));
-    }
-    return bad != 0;
-}
-#endif
 
 DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit) {
     size_t done = 0;
