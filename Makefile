@@ -30,6 +30,7 @@ help:
 	@echo "make chNN          one chapter: ./chNN          make all         every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
 	@echo "make test          all tests                    make check       what the chapters print"
+	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
 	@echo "make doctor        how MPI jobs start here      make clean"
 

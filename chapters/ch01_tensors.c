@@ -248,7 +248,7 @@ static double worst_bin(const double *x, size_t n, int bins) {
     size_t count[100] = { 0 };
     double worst = 0.0;
     for (size_t i = 0; i < n; ++i) ++count[(int)(x[i] * bins)];
-    for (int b = 0; b < bins; ++b) worst = fmax(worst, fabs((double)count[b] * bins / (double)n - 1.0));
+    for (int b = 0; b < bins; ++b) worst = larger(worst, fabs((double)count[b] * bins / (double)n - 1.0));
     return worst;
 }
 
@@ -266,8 +266,8 @@ static void draw_pictures(const char *folder, const double *x, size_t n, const d
     static double first[500], second[5000];
     const dt_param *w1 = dt_net_find(net, "fc2.weight"), *w2 = dt_net_find(net, "conv2.weight");
     double most1 = 0.0, most2 = 0.0;
-    for (int i = 0; i < 500; ++i) most1 = fmax(most1, fabs(first[i] = (double)w1->value.data[i]));
-    for (int i = 0; i < 5000; ++i) most2 = fmax(most2, fabs(second[i] = (double)w2->value.data[i]));
+    for (int i = 0; i < 500; ++i) most1 = larger(most1, fabs(first[i] = (double)w1->value.data[i]));
+    for (int i = 0; i < 5000; ++i) most2 = larger(most2, fabs(second[i] = (double)w2->value.data[i]));
     snprintf(title, sizeof title, "More inputs, smaller initial weights: up to %.3f for 50 inputs, up to %.3f for 250", most1, most2);
     c = dt_chart_new(&(dt_chart_desc){ .title = title, .x_label = "initial weight", .y_label = "weights in a bin of about 0.011",
                                        .caption = "MNIST net, uniform in ±1/sqrt(fan_in)", .machine = true });

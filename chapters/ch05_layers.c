@@ -131,7 +131,7 @@ static double loss_of(double *logp, const double *z, const uint8_t *label, int N
     double loss = 0.0;
     for (int n = 0; n < N; ++n) {
         double most = z[n * 10], sum = 0.0;
-        for (int k = 1; k < 10; ++k) most = fmax(most, z[n * 10 + k]);
+        for (int k = 1; k < 10; ++k) most = larger(most, z[n * 10 + k]);
         for (int k = 0; k < 10; ++k) sum += exp(z[n * 10 + k] - most);
         for (int k = 0; k < 10; ++k) logp[n * 10 + k] = z[n * 10 + k] - most - log(sum);
         loss -= logp[n * 10 + label[n]] / N;
@@ -216,7 +216,7 @@ static double numeric(int at, double h, int N, uint64_t seed) {
 
 static double largest(const double *x, size_t n) {
     double most = 0.0;
-    for (size_t i = 0; i < n; ++i) most = fmax(most, fabs(x[i]));
+    for (size_t i = 0; i < n; ++i) most = larger(most, fabs(x[i]));
     return most;
 }
 
@@ -250,7 +250,7 @@ static void compare_with_header(dt_net *net) {
         const dt_param *p = dt_net_param(net, i);
         double difference = 0.0, most = largest(grads + p->offset, dt_tensor_count(&p->grad));
         for (size_t k = 0; k < dt_tensor_count(&p->grad); ++k)
-            difference = fmax(difference, fabs((double)p->grad.data[k] - grads[p->offset + k]));
+            difference = larger(difference, fabs((double)p->grad.data[k] - grads[p->offset + k]));
         worst = fmax(worst, difference / most);
         printf("%-12s   largest gradient %.6f   largest difference %.1e\n", p->name, most, difference);
     }

@@ -128,7 +128,7 @@ static void compare_with_header(dt_net *net) {
             dt_optimizer_step(theirs);
         }
         if (k != ADAM) same += memcmp(w, dt_net_values(net), n * sizeof *w) == 0;
-        else for (size_t i = 0; i < n; ++i) most = fmax(most, fabs((double)w[i] - (double)dt_net_values(net)[i]));
+        else for (size_t i = 0; i < n; ++i) most = larger(most, fabs((double)w[i] - (double)dt_net_values(net)[i]));
         dt_optimizer_free(theirs);
         optimizer_free(&o);
     }

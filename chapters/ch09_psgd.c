@@ -176,7 +176,7 @@ static dt_err one_step_two_ways(dt_comm *comm, void *arg) {
         if (k) DT_TRY(dt_average_parameters(net, comm));
     }
     double off = 0.0;
-    for (size_t i = 0; i < dt_net_count(mean); ++i) off = fmax(off, fabs((double)dt_net_values(mean)[i] - (double)dt_net_values(each)[i]));
+    for (size_t i = 0; i < dt_net_count(mean); ++i) off = larger(off, fabs((double)dt_net_values(mean)[i] - (double)dt_net_values(each)[i]));
     dt_optimizer_free(a), dt_optimizer_free(b);
     dt_net_free(mean), dt_net_free(each);
     return off <= 1e-6 ? DT_OK : DT_ENUMERIC;

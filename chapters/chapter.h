@@ -85,7 +85,7 @@ CHAPTER_FN void must(dt_comm *comm, bool holds, const char *sentence) {
     exit(1);
 }
 
-// ---- Memory, zeroed, or the program ends. Sorting, for medians.
+// ---- Memory, zeroed, or the program ends. Sorting, for medians; the larger of two numbers.
 
 CHAPTER_FN void *memory(size_t bytes) {
     void *block = calloc(bytes ? bytes : 1, 1);
@@ -98,6 +98,9 @@ CHAPTER_FN int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
+
+// fmax for loops over an array: gcc 12 for aarch64 at -O3 breaks off with an internal error where fmax itself stands in one.
+CHAPTER_FN double larger(double a, double b) { return b > a ? b : a; }
 
 CHAPTER_FN void sort_numbers(double *x, size_t n) { qsort(x, n, sizeof *x, by_value); }
 

@@ -1,5 +1,6 @@
 #!/bin/sh
 # make deps: installs what the Makefile's targets need and this system lacks.
+# make deps-elsewhere (get_deps.sh elsewhere): and what `make test-elsewhere` needs beside it, to run the tests as aarch64 programs.
 #
 # Debian and its relatives: through apt-get, with sudo where the user is not root.
 # Elsewhere: prints the package names for dnf, pacman and brew, and stops.
@@ -34,10 +35,35 @@ cmocka;           need $? "cmocka (tests)" "libcmocka-dev"
 have curl;        need $? "curl (data)" "curl ca-certificates"
 have gzip;        need $? "gzip (data)" "gzip"
 
-if [ -z "$missing" ]; then
-    echo "make deps: everything is installed already"
-    exit 0
+# cmocka for aarch64: its packages, unpacked under build/aarch64, and this system's own list of packages left alone
+aarch64_cmocka() (
+    [ -f build/aarch64/lib/libcmocka.so ] && return
+    here=$PWD/build/aarch64
+    rm -rf "$here" && mkdir -p "$here/lists/partial" "$here/cache/archives/partial" && cd "$here" && : >status || return 1
+    apt_get() {
+        apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::lists="$here/lists" \
+            -o Dir::Cache="$here/cache" -o Dir::State::status="$here/status" -o APT::Sandbox::User="$(id -un)" "$@"
+    }
+    apt_get update && apt_get download libcmocka0 libcmocka-dev || return 1
+    for package in ./*.deb; do dpkg -x "$package" unpacked || return 1; done
+    cp -R unpacked/usr/include . && cp -R unpacked/usr/lib/aarch64-linux-gnu lib && rm -rf lists cache status unpacked ./*.deb
+)
+
+if [ "${1:-}" = elsewhere ] && [ "$(uname -m)" != aarch64 ]; then
+    have aarch64-linux-gnu-gcc; need $? "the compiler for aarch64" "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    have qemu-aarch64;          need $? "qemu-aarch64, which runs its programs" "qemu-user"
 fi
+
+finish() {
+    if [ "${1:-}" = elsewhere ] && [ "$(uname -m)" != aarch64 ] && ! { have apt-get && aarch64_cmocka; }; then
+        echo "make deps: could not get cmocka for aarch64; put its headers into build/aarch64/include, its library into build/aarch64/lib" >&2
+        exit 1
+    fi
+    echo "make deps: $2"
+    exit 0
+}
+
+[ -n "$missing" ] || finish "${1:-}" "everything is installed already"
 echo "make deps: missing: $missing"
 
 if ! have apt-get; then
@@ -72,4 +98,4 @@ if ! install_all; then
         exit 1
     fi
 fi
-echo "make deps: done"
+finish "${1:-}" "done"

@@ -200,7 +200,7 @@ static dt_err doctor(dt_comm *comm, void *arg) {
     DT_TRY(dt_comm_doctor(comm, &d, text, sizeof text));
     DT_TRY(find(text, "error", false));
     DT_TRY(find(text, "groups of 16 images", p > 1));
-    DT_TRY(find(text, "cores", p > sysconf(_SC_NPROCESSORS_ONLN)));
+    DT_TRY(find(text, "cores", p > dt_cores()));
     if (p == 1) return DT_OK;
     d.settings = last ? 6 : 5;
     if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dti_fail(DT_EDATA, "other settings were not seen");

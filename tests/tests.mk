@@ -5,6 +5,10 @@
 #   build/tests/clang   the kernels, and the nets for AVX2, whose training must give the same bits as gcc's for this machine
 #   build/tests/base    the kernels for the plainest processor of this kind (on x86: SSE2, no fused multiply-add)
 #   build/tests/mpi     what runs under mpiexec, and on threads without it
+#
+# make test-elsewhere: the same unit tests for other processors, a few minutes more; `make deps-elsewhere` gets what that needs.
+#   build/tests/avx2     by gcc, where this processor has AVX2
+#   build/tests/aarch64  by the cross compiler, run under qemu-user; NEON, and the same bits again
 TEST_BASE  = -std=c11 -D_DEFAULT_SOURCE -ffp-contract=off $(WARN) -I.
 TEST_LIBS  = -lcmocka $(LDLIBS)
 TEST_AVX2  = $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null && grep -qw fma /proc/cpuinfo && echo -march=x86-64-v3 || echo $(ARCH))
@@ -12,6 +16,8 @@ TEST_MPI   = build/tests/mpi/test_comm build/tests/mpi/test_train
 TEST_GCC   = $(patsubst tests/%.c,build/tests/gcc/%,$(filter-out tests/test_comm.c tests/test_train.c,$(wildcard tests/test_*.c)))
 TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/clang/test_net build/tests/base/test_kernels \
              build/tests/mpi/fault build/tests/make_idx
+TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
+             $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(wildcard tests/test_*.c)))
 
 # the header's own flags (-O3 $(ARCH)) where speed or their effect on the code matters, less where compiling takes longer than running
 build/tests/gcc/test_kernels build/tests/gcc/test_net build/tests/gcc/test_charts: TEST_OPT = -O3 $(ARCH)
@@ -37,6 +43,18 @@ build/tests/mpi/%: tests/%.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	MPICH_CC=gcc OMPI_CC=gcc $(MPICC) $(TEST_BASE) $(TEST_OPT) -DDTRAIN_WITH_MPI -o $@ $< $(TEST_LIBS)
 
+build/tests/avx2/%: tests/%.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	gcc $(TEST_BASE) -O2 $(TEST_AVX2) -o $@ $< $(TEST_LIBS)
+
+#   -idirafter: stb's headers, which are the same for all processors
+build/tests/aarch64/%: tests/%.c dtrain.h tests/tests.mk build/aarch64/lib/libcmocka.so
+	@mkdir -p $(@D)
+	aarch64-linux-gnu-gcc $(TEST_BASE) -O2 -isystem build/aarch64/include -idirafter /usr/include -o $@ $< -Lbuild/aarch64/lib $(TEST_LIBS)
+
+build/aarch64/lib/libcmocka.so:
+	@echo "test-elsewhere: no cmocka for aarch64 here; make deps-elsewhere"; exit 1
+
 build/tests/make_idx: tests/make_idx.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	gcc $(TEST_BASE) -O1 -o $@ $< $(LDLIBS)
@@ -46,8 +64,15 @@ test:
 	@$(MAKE) --no-print-directory -j2 $(TEST_ALL) $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh
 
+test-elsewhere:
+	@$(MAKE) --no-print-directory -j2 build/tests/gcc/test_net $(TEST_ELSE)
+	@sh tests/run.sh elsewhere
+
+deps-elsewhere:
+	sh chapters/get_deps.sh elsewhere
+
 # one family: `make test-kernels`, test-net, test-train, test-header, test-cli, test-mpi ...
 test-%: $(TEST_ALL) $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh $*
 
-.PHONY: test
+.PHONY: test test-elsewhere deps-elsewhere
