@@ -3480,10 +3480,12 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer);
      DT_WAIT_SLEEP   sleeps until the last rank has brought its part (on Linux, through shared memory), else 50 microseconds
                      between two tests: a cool machine, and late by the time it takes to wake
    The default spins for a few microseconds where every rank has a core of its own, then yields for a millisecond, then
-   sleeps. Where ranks outnumber cores it yields ten times and then sleeps: of three ranks on a core, two that only yield
-   keep taking turns with each other. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2, medians of three
-   runs: yielding 0.66, 0.93, 0.62; sleeping, and placed by [S10.2], 0.73, 0.88, 0.78. Environment:
-   DTRAIN_WAIT=spin|yield|sleep, read when the communicator is made. */
+   sleeps. Where ranks outnumber cores and who waits can be woken, it yields ten times and then sleeps: of three ranks on a
+   core, two that only yield keep taking turns with each other. And where training has given each rank its core [S10.2], of
+   those who wait on one core all sleep but the last, which spins: nobody else could use the core, and to wake an idle one
+   takes 45 microseconds in this virtual machine. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2,
+   medians: yielding 0.66, 0.93, 0.62; the default 0.74, 0.90, 0.88.
+   Environment: DTRAIN_WAIT=spin|yield|sleep, read when the communicator is made. */
 typedef enum dt_wait { DT_WAIT_AUTO, DT_WAIT_SPIN, DT_WAIT_YIELD, DT_WAIT_SLEEP } dt_wait;
 DT_API void dt_comm_set_wait(dt_comm *comm, dt_wait wait);
 
@@ -3763,6 +3765,8 @@ enum {
     DTI_FLIGHTS = 32,                 /* collectives in flight at once */
     DTI_DEPTH   = 4,                  /* chunks of shared memory a rank may be ahead of the slowest reader */
     DTI_CHUNK   = 256 * 1024,         /* bytes of a chunk; less where very many ranks share a host */
+    DTI_LOCKS   = 4,                 /* parts of a chunk that different ranks can add to at the same time */
+    DTI_PLACES  = 64,                 /* cores that can be told apart by those who wait */
     DTI_HOST    = 64
 };
 
@@ -3812,12 +3816,27 @@ typedef struct dti_comm_line {
     _Alignas(64) _Atomic uint64_t read;
 } dti_comm_line;
 
+/* Where ranks wait for one another: place 0, until training gives each core one of its own [S10.2]. */
+typedef struct dti_place {
+    _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers are woken */
+    _Atomic uint32_t ranks;           /* that belong here */
+    _Atomic uint64_t asleep;          /* of them: a bit for each, taken away by who wakes it */
+} dti_place;
+
+/* A part of a chunk that ranks add to one after the other: a lock, and the number of the chunk in it, plus one. */
+typedef struct dti_lock {
+    _Alignas(64) _Atomic uint32_t held;
+    uint64_t chunk;
+} dti_lock;
+
 /* Memory through which all ranks reduce: this, then a line for each rank, then DTI_DEPTH chunks for each rank. Processes
    map it at different addresses, so it holds no pointers. */
 typedef struct dti_comm_block {
     _Alignas(64) size_t chunk;        /* bytes */
-    _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers were woken */
-    _Atomic uint32_t asleep;          /* ranks that sleep until then */
+    bool together;                    /* integers are added in one chunk, by the ranks in turn */
+    _Atomic uint32_t places;          /* of which that many are in use */
+    dti_place place[DTI_PLACES];
+    dti_lock lock[DTI_DEPTH][DTI_LOCKS];
 } dti_comm_block;
 
 /* A rank's signs of life [S8.8]. Only it writes here; the ranks of its host and their watcher read. */
@@ -3861,7 +3880,9 @@ struct dt_comm {
     const dti_backend *backend;
     int        rank, size, here, hosts;                  /* here: how many ranks share this host */
     char     (*host)[DTI_HOST];                          /* of each rank */
-    int        spins, yields;                            /* tests before the first yield, and before the first sleep */
+    int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for messages
+                                                            and for memory */
+    bool       wait_auto;                                /* nobody asked for another way to wait */
     dt_comm_cost cost;
     uint64_t   started, finished;                        /* flights 1..finished are over, started is the newest */
     dti_flight flights[DTI_FLIGHTS];
@@ -3883,6 +3904,9 @@ struct dt_comm {
     dti_comm_block *block;                               /* NULL: not all ranks share memory */
     bool       on_memory;                                /* what is waited for comes through the block, not as a message */
     uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
+    uint32_t   given;                                    /* a bit for each part of chunk number `written` that has our numbers */
+    int        place;                                    /* where we wait: 1 + our core, or 0 */
+    uint32_t   event;                                    /* of that place, before the last test */
     dti_cell  *cells;                                    /* threads: [from][to][DTI_FLIGHTS + 1] */
 #ifdef DTRAIN_WITH_MPI
     MPI_Comm   mpi, mpi_messages;
@@ -3924,8 +3948,10 @@ DT_API void dt_comm_abort(dt_comm *c, int exit_code) { c->backend->stop(c, exit_
 DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
     int cores = dt_cores();
     bool enough = c->here <= cores;
+    c->wait_auto = wait == DT_WAIT_AUTO;
     c->spins = wait == DT_WAIT_SPIN ? INT_MAX : wait == DT_WAIT_AUTO && enough ? 100 : 0;
-    c->yields = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : enough ? 2000 : 10;
+    c->yields[0] = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : 2000;
+    c->yields[1] = wait == DT_WAIT_AUTO && !enough ? 10 : c->yields[0];
 }
 
 static void dti_comm_wait_from_environment(dt_comm *c) {
@@ -3960,16 +3986,21 @@ DTI_LOCAL void dti_doze(long microseconds) {
     select(0, NULL, NULL, NULL, &(struct timeval){ .tv_sec = microseconds / 1000000, .tv_usec = microseconds % 1000000 });
 }
 
-/* Sleeps until dti_wake_all, or for a fifth of a millisecond: a rank that went to sleep just after the wake has to look for
-   itself. For messages there is nobody to wake us. */
+/* Sleeps until dti_wake. No wake is missed: the event's number is from before the test that found nothing, and whoever made
+   something to be found has counted it up. For messages there is nobody to wake us.
+
+   The time limit is for failures that nobody announces. It is longer than the system's tick, 1 to 10 ms: a limit that comes
+   before the next tick has to be written into the processor's timer, which in a virtual machine stops it. Measured here, from
+   one rank's sleep to the next one's work on the same core: 27 us with a limit of 1 ms, 6 us with this one. */
 static void dti_nap(dt_comm *c) {
 #ifdef DTI_HAS_FUTEX
     if (c->on_memory) {
-        const struct { long seconds, nanoseconds; } patience = { 0, 200000 };
-        uint32_t event = atomic_load(&c->block->event);
-        atomic_fetch_add(&c->block->asleep, 1);
-        (void)syscall(SYS_futex, &c->block->event, 0 /* FUTEX_WAIT, between processes */, event, &patience, NULL, 0);
-        atomic_fetch_sub(&c->block->asleep, 1);
+        const struct { long seconds, nanoseconds; } patience = { 0, 20000000 }; /* longer than the system's tick, see above */
+        dti_place *here = &c->block->place[c->place];
+        const uint64_t me = (uint64_t)1 << c->rank % 64;
+        atomic_fetch_or(&here->asleep, me);
+        (void)syscall(SYS_futex, &here->event, 0 /* FUTEX_WAIT, between processes */, c->event, &patience, NULL, 0);
+        atomic_fetch_and(&here->asleep, ~me);
         return;
     }
 #else
@@ -3978,14 +4009,44 @@ static void dti_nap(dt_comm *c) {
     dti_doze(50);
 }
 
-/* Called by the rank that came last, so that a step wakes every sleeper once. */
-static void dti_wake_all(dt_comm *c) {
+/* How many ranks wait for their core, and no longer for an event. */
+static uint32_t dti_awake(const dti_place *place) {
+    uint32_t n = DTI_GET(place->ranks);
+    for (uint64_t asleep = atomic_load(&place->asleep); asleep && n; asleep &= asleep - 1) --n;
+    return n;
+}
+
+/* Something can be found by those who wait. Every rank that finds it wakes its own place; the one that came last, and made
+   it, also the places where all are asleep. */
+static void dti_wake(dt_comm *c, bool came_last) {
 #ifdef DTI_HAS_FUTEX
-    if (atomic_load(&c->block->asleep) == 0) return;
-    atomic_fetch_add(&c->block->event, 1);
-    (void)syscall(SYS_futex, &c->block->event, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
+    const int places = (int)DTI_GET(c->block->places);
+    for (int i = came_last ? 0 : c->place; i < (came_last ? places : c->place + 1); ++i) {
+        dti_place *place = &c->block->place[i];
+        atomic_fetch_add(&place->event, 1);
+        if ((i == c->place || dti_awake(place) == 0) && atomic_exchange(&place->asleep, 0))
+            (void)syscall(SYS_futex, &place->event, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
+    }
 #else
-    (void)c;
+    (void)c, (void)came_last;
+#endif
+}
+
+/* From now on this rank waits at that place, one of so many that are in use. */
+static void dti_move(dt_comm *c, int place, int places) {
+    if (!c->block) return;
+    atomic_fetch_sub(&c->block->place[c->place].ranks, 1);
+    c->place = place;
+    atomic_fetch_add(&c->block->place[c->place].ranks, 1);
+    DTI_SET(c->block->places, (uint32_t)places);
+}
+
+/* A moment in which this core does nothing. */
+static void dti_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #endif
 }
 
@@ -3994,17 +4055,17 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
     int failed = c->board ? atomic_load_explicit(&c->board->failed, memory_order_acquire) : 0;
     if (failed) return dti_give_up(c, failed - 1);
     DTI_SET(c->pulse->ticks, ++c->ticks);
-    if (tries < c->spins) {
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
+    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake: see [S10.2] */
+    const dti_place *here = c->on_memory && c->place && c->wait_auto ? &c->block->place[c->place] : NULL;
+    const int spins = !here ? c->spins : dti_awake(here) > 1 ? 0 : 20000;
+    if (tries < spins) {
+        dti_pause();
         return c->ticks % 65536 == 0 ? dti_look_around(c) : DT_OK;
     }
-    if (tries >= c->yields) dti_nap(c);
+    const bool nap = here || tries >= c->yields[c->on_memory];
+    if (nap) dti_nap(c);
     else sched_yield();
-    return c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
+    return nap || c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
 }
 
 /* ==== [S8.5] Threads as ranks, and one rank alone ========================== */
@@ -4102,10 +4163,19 @@ static dti_comm_block *dti_block_behind(dti_board *board, int p) {
     return (dti_comm_block *)(void *)((char *)board + dti_board_bytes(p));
 }
 
+/* Once, by one rank, before the others look. */
+static void dti_block_open(dti_board *board, int p) {
+    dti_comm_block *block = dti_block_behind(board, p);
+    block->chunk = dti_block_chunk(p);
+    block->together = p <= 2 * DTI_LOCKS || dt_cores() <= 2 * DTI_LOCKS;
+    block->places = 1;
+    block->place[0].ranks = (uint32_t)p;
+}
+
 static bool dti_threads_share(int p, dti_board **board, dti_cell **cells) {
     *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
     *cells = dti_alloc((size_t)p * (size_t)p * (DTI_FLIGHTS + 1) * sizeof **cells);
-    if (*board) dti_block_behind(*board, p)->chunk = dti_block_chunk(p);
+    if (*board) dti_block_open(*board, p);
     return *board && *cells;
 }
 
@@ -4291,24 +4361,28 @@ static void dti_flight_end(dt_comm *c, dti_flight *f) {
 
 /* ---- through shared memory ----
 
-   A rank writes its vector into its chunk and says so (written). When all have written, it adds all ranks' chunks, always
-   in the order of ranks, straight into its own buffer: one meeting per all-reduce. The chunk may be overwritten
-   DTI_DEPTH chunks later, when all have read it: by then they nearly always have, so that is no second meeting.
+   Integers: the ranks add their vectors into one chunk, rank 0's, in whatever order they come; that is what exact sums [S3.2]
+   allow. Each rank adds, says so (written), and when all have, copies the sum out: one meeting per all-reduce, and each rank
+   touches the vector twice, not p times. So that two ranks can add at once, a chunk has DTI_LOCKS parts with a lock each, and
+   ranks begin at different parts. The chunk may be overwritten DTI_DEPTH chunks later, when all have read it: by then they
+   nearly always have, so that is no second meeting.
 
-   With more ranks that would be p-1 reads of everything by everybody. So a longer chunk is sliced: rank r adds slice
-   r of all ranks, in place in its own chunk (nobody else reads that slice), says so (added), and when all have, copies
-   p slices together: 2(p-1)/p reads instead of p-1, for a second meeting.
+   Floats must be added in the order of ranks, or the bits would change from run to run. Each rank writes its vector into a
+   chunk of its own, and adds all ranks' chunks straight into its own buffer. With more ranks that would be p-1 reads of
+   everything by everybody. So a longer chunk is sliced: rank r adds slice r of all ranks, in place in its own chunk (nobody
+   else reads that slice), says so (added), and when all have, copies p slices together: 2(p-1)/p reads instead of p-1, for a
+   second meeting. Integers go that way as well where many ranks run at the same time and would queue at the locks.
 
-   Measured on a quiet machine with 2 cores (Xeon with AMX, MPICH 4.0.2), median microseconds of an int64 all-reduce over MPI
-   ranks, shared against the library's own MPI_Iallreduce, which is tested and yields between tests as everything here:
+   Measured on 2 cores (Xeon with AMX, MPICH 4.0.2), median microseconds of an int64 all-reduce over MPI ranks: added together,
+   sliced, and by MPI_Iallreduce, which is tested and yields between tests as everything here:
 
-                    8 bytes        79 KB            1 MB            8 MB
-     2 ranks      0.4 |  1.3     14 |  21       160 |  189     1390 |  1180
-     3 ranks      1.4 |  6.4     20 |  61       320 |  522     2670 |  7690
-     4 ranks      2.2 | 10       22 |  66       360 |  412     2760 |  3620
-     5 ranks      2.3 | 15       31 | 149       500 | 1480     4280 | 15900
+                  8 bytes              79 KB                 1 MB                   8 MB
+     2 ranks   0.7 | 0.5 |  0.9    12 | 10 |  17     109 | 160 |  158     1030 | 1420 |  1090
+     3 ranks   4.6 | 0.6 | 10      11 | 26 |  65     256 | 404 |  877     2240 | 3170 |  7660
+     4 ranks   2.6 | 2.8 |  7.3    18 | 20 |  65     238 | 325 |  494     2360 | 3590 |  3720
+     5 ranks   4.3 | 4.5 | 15      31 | 28 | 146     344 | 520 | 1110     3480 | 5050 | 14470
 
-   So DT_AUTO takes shared wherever it can. Unsliced, 79 KB over 5 ranks takes 59. Below 32 KB slices gain nothing.
+   So DT_AUTO takes shared wherever it can. Of floats, 79 KB over 5 ranks take twice as long unsliced; below 32 KB slices gain nothing.
 
    Chunks are numbered through all flights, and each rank works on them in order, so one counter per stage is enough.
    Release and acquire on the counters order the plain data between them. */
@@ -4323,14 +4397,15 @@ static bool dti_all_reached(const dt_comm *c, size_t counter, uint64_t value) {
 }
 #define DTI_ALL_REACHED(c, counter, value) dti_all_reached(c, offsetof(dti_comm_line, counter), value)
 
-typedef struct dti_piece { char *buf; size_t n, from, to; uint64_t chunk; bool sliced; } dti_piece;
+typedef struct dti_piece { char *buf; size_t n, from, to; uint64_t chunk; bool together, sliced; } dti_piece;
 
 /* The part of the vector that chunk number `chunk` carries; [from, to) is our slice of it. */
 static dti_piece dti_piece_of(const dt_comm *c, const dti_flight *f, uint64_t chunk) {
     size_t per = c->block->chunk / f->size, begin = (size_t)(chunk - f->first) * per;
     dti_piece p = { .buf = (char *)f->d.buf + begin * f->size, .chunk = chunk, .n = f->d.n - begin };
     if (p.n > per) p.n = per;
-    p.sliced = c->size > 2 && p.n * f->size > 32768;
+    p.together = f->d.type == DT_I64 && c->block->together;
+    p.sliced = !p.together && c->size > 2 && p.n * f->size > 32768;
     p.from = dti_cut(p.n, c->size, c->rank), p.to = dti_cut(p.n, c->size, c->rank + 1);
     return p;
 }
@@ -4347,7 +4422,36 @@ static void dti_add_ranks(const dt_comm *c, const dti_flight *f, uint64_t chunk,
     }
 }
 
+/* Adds our numbers to the sum in rank 0's chunk, part by part, starting at another part than our neighbour; the first to come
+   to a part finds an older chunk in it, and overwrites. False while another rank works on a part that still lacks ours. */
+static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
+    const uint32_t every = (1u << DTI_LOCKS) - 1;
+    char *sum = dti_chunk_of(c, 0, p->chunk);
+    for (int pass = 0; c->given != every && pass < 1000; ++pass) {
+        if (pass > 32) sched_yield();       /* who works on it may wait for our core */
+        else if (pass) dti_pause();
+        for (int i = 0; i < DTI_LOCKS; ++i) {
+            const int part = (i + c->rank * DTI_LOCKS / 2) % DTI_LOCKS;
+            dti_lock *lock = &c->block->lock[p->chunk % DTI_DEPTH][part];
+            if (c->given & 1u << part || atomic_exchange_explicit(&lock->held, 1, memory_order_acquire)) continue;
+            const size_t from = dti_cut(p->n, DTI_LOCKS, part), n = dti_cut(p->n, DTI_LOCKS, part + 1) - from;
+            if (lock->chunk == p->chunk + 1) dti_combine(sum + from * f->size, p->buf + from * f->size, n, f->d.type, f->d.op);
+            else if (n) memcpy(sum + from * f->size, p->buf + from * f->size, n * f->size);
+            lock->chunk = p->chunk + 1;
+            atomic_store_explicit(&lock->held, 0, memory_order_release);
+            c->given |= 1u << part;
+        }
+    }
+    if (c->given != every) return false;
+    c->given = 0;
+    return true;
+}
+
 static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_piece *p) {
+    if (p->together) {
+        if (p->n) memcpy(p->buf, dti_chunk_of(c, 0, p->chunk), p->n * f->size);
+        return;
+    }
     if (!p->sliced) {
         dti_add_ranks(c, f, p->chunk, p->buf, 0, p->n);
         return;
@@ -4362,30 +4466,30 @@ static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_pie
 static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
     dti_comm_line *me = dti_line_of(c, c->rank);
     double t = dt_now();
-    bool worked = false;
+    const uint64_t written = c->written, added = c->added, read = c->read;
     while (c->written >= f->first && c->written < f->last
            && (c->written < DTI_DEPTH || DTI_ALL_REACHED(c, read, c->written - DTI_DEPTH + 1))) {
         dti_piece p = dti_piece_of(c, f, c->written);
-        if (p.n) memcpy(dti_chunk_of(c, c->rank, p.chunk), p.buf, p.n * f->size);
+        if (p.together && !dti_give(c, f, &p)) break;
+        if (p.n && !p.together) memcpy(dti_chunk_of(c, c->rank, p.chunk), p.buf, p.n * f->size);
         atomic_store_explicit(&me->written, ++c->written, memory_order_release);
-        worked = true;
     }
     while (c->added >= f->first && c->added < c->written && c->added < f->last && DTI_ALL_REACHED(c, written, c->added + 1)) {
         dti_piece p = dti_piece_of(c, f, c->added);
         if (p.sliced) dti_add_ranks(c, f, p.chunk, dti_chunk_of(c, c->rank, p.chunk), p.from, p.to);
         atomic_store_explicit(&me->added, ++c->added, memory_order_release);
-        worked = true;
     }
     while (c->read >= f->first && c->read < c->added && c->read < f->last) {
         dti_piece p = dti_piece_of(c, f, c->read);
         if (p.sliced && !DTI_ALL_REACHED(c, added, c->read + 1)) break;
         dti_shared_read(c, f, &p);
         atomic_store_explicit(&me->read, ++c->read, memory_order_release);
-        worked = true;
     }
-    if (worked) {
+    if (c->written > written || c->added > added || c->read > read) {
         atomic_thread_fence(memory_order_seq_cst); /* of two that come last together, at least one sees both */
-        if (DTI_ALL_REACHED(c, written, c->written) || DTI_ALL_REACHED(c, added, c->added)) dti_wake_all(c);
+        const bool came_last = (c->written > written && DTI_ALL_REACHED(c, written, c->written))
+                            || (c->added > added && DTI_ALL_REACHED(c, added, c->added));
+        if (came_last || c->added > added || c->read > read) dti_wake(c, came_last);
         double end = dt_now();
         c->cost.reduce += end - t;
         dti_moved(c);
@@ -4436,6 +4540,7 @@ static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
     const dti_flight *flight = dti_flight_of(c, number);
     dti_wait_begin(c);
     for (int tries = 0; error == DT_OK; tries += tries < INT_MAX) {
+        if (c->block) c->event = atomic_load(&c->block->place[c->place].event);
         if ((error = dti_progress(c)) != DT_OK || flight->number != number) break;
         c->on_memory = c->block && !flight->schedule && flight->d.algorithm == DT_SHARED;
         error = dti_comm_idle(c, tries);
@@ -4666,7 +4771,7 @@ static void dti_mpi_share(dt_comm *c, MPI_Comm local) {
     if (c->has_window) MPI_Win_lock_all(MPI_MODE_NOCHECK, c->window);
     if (good && c->seat == 0) {
         memset(base, 0, bytes);
-        if (c->here == c->size) dti_block_behind(base, c->here)->chunk = dti_block_chunk(c->size);
+        if (c->here == c->size) dti_block_open(base, c->size);
     }
     MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);      /* also: zeroed before anybody looks */
     if (good) good = dti_take_seat(c, base) == DT_OK;
@@ -5446,7 +5551,10 @@ DT_API dt_err dt_trace_start(dt_comm *c, size_t capacity) {
     dt_err error = dt_allreduce(c, &good, 1, DT_I64, DT_MIN, DT_AUTO);
     if (error == DT_OK && !good) error = dti_fail(DT_ENOMEM, "trace: no memory for %zu intervals on some rank", capacity);
     if (error != DT_OK) return dti_release(room), error;
-    c->trace_zero = dt_now();
+    double zero = dt_now(); /* the ranks of a host read one clock; another host's zero is when it hears of rank 0's */
+    error = dt_broadcast(c, &zero, sizeof zero, 0);
+    if (error != DT_OK) return dti_release(room), error;
+    c->trace_zero = strcmp(c->host[c->rank], c->host[0]) == 0 ? zero : dt_now();
     c->trace = room;
     return DT_OK;
 }
@@ -6770,13 +6878,13 @@ static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
    no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
    to the core that has least (Graham 1969). DTRAIN_PLACE=off leaves them where they are. */
-static dt_err dti_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
+static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
     enum { MOST = 256 };
     const int ranks = dt_comm_size(comm), cores = dt_cores();
     const char *wish = getenv("DTRAIN_PLACE");
     uint32_t all[MOST], load[MOST] = { 0 };
     *placed = false;
-    if (ranks <= cores || ranks > MOST || dt_comm_hosts(comm) > 1 || (wish && strcmp(wish, "off") == 0)) return DT_OK;
+    if (ranks <= cores || ranks > MOST || cores >= DTI_PLACES || dt_comm_hosts(comm) > 1 || (wish && strcmp(wish, "off") == 0)) return DT_OK;
     DT_TRY(dt_allgather(comm, &work, sizeof work, all));
     for (int turn = 0; turn < ranks; ++turn) {
         int most = -1, least = 0;
@@ -6788,6 +6896,7 @@ static dt_err dti_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *p
         all[most] = UINT32_MAX; /* placed */
         if (most == dt_comm_rank(comm) && dti_cpus_get(allowed)) {
             dti_pin(allowed, least);
+            dti_move(comm, 1 + least, 1 + cores);
             *placed = true;
         }
     }
@@ -6831,7 +6940,7 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     dt_progress p = { .epochs = d->epochs, .steps = it.steps };
     dti_cpus allowed;
     bool placed = false;
-    dt_err error = dti_place(comm, (it.rank + 1) * groups / it.size - it.rank * groups / it.size, &allowed, &placed);
+    dt_err error = dti_take_place(comm, (it.rank + 1) * groups / it.size - it.rank * groups / it.size, &allowed, &placed);
     for (int epoch = 0; epoch < d->epochs && error == DT_OK && !result->stopped; ++epoch) {
         p.epoch = epoch;
         dt_batches_begin(&it, (uint32_t)epoch);
@@ -6839,7 +6948,10 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
         result->score = p.score;
         result->samples = p.samples;
     }
-    if (placed) (void)dti_cpus_set(&allowed);
+    if (placed) {
+        dti_move(comm, 0, 1 + dt_cores());
+        (void)dti_cpus_set(&allowed);
+    }
     dt_batches_free(&it);
     return error;
 }
