@@ -3765,7 +3765,7 @@ enum {
     DTI_FLIGHTS = 32,                 /* collectives in flight at once */
     DTI_DEPTH   = 4,                  /* chunks of shared memory a rank may be ahead of the slowest reader */
     DTI_CHUNK   = 256 * 1024,         /* bytes of a chunk; less where very many ranks share a host */
-    DTI_LOCKS   = 4,                 /* parts of a chunk that different ranks can add to at the same time */
+    DTI_LOCKS   = 4,                  /* parts of a chunk that different ranks can add to at the same time */
     DTI_PLACES  = 64,                 /* cores that can be told apart by those who wait */
     DTI_HOST    = 64
 };
