@@ -67,6 +67,10 @@ for t in build/tests/mpi/test_*; do
     for n in 1 2 3 4 5; do
         run "mpi $n ${t##*/test_}" 120 "$mpiexec" -n "$n" "$t"
     done
+    #   to MPICH's launcher, started twice on this machine, these are two hosts without memory in common
+    if "$mpiexec" -launcher fork -hosts a,b -n 2 true 2>/dev/null; then
+        run "mpi 3 on two hosts ${t##*/test_}" 120 "$mpiexec" -launcher fork -hosts a:2,b -n 3 "$t"
+    fi
 done
 run "same bits, gcc and clang" 10 sh tests/check_hashes.sh "$log"
 run "header" 240 sh tests/test_header.sh
