@@ -3515,7 +3515,7 @@ typedef enum dt_op   { DT_SUM, DT_MIN, DT_MAX } dt_op;
      DT_HALVING   halves, quarters ..., and back         2 lg p a + 2(p-1)/p nb + (p-1)/p nc
      DT_MPI       the MPI library's own choice
      DT_SHARED    through memory that all ranks of one host see; no messages at all
-     DT_AUTO      DT_SHARED where all ranks are on one host, else DT_MPI
+     DT_AUTO      what dt_comm_set_algorithm has said, else DT_SHARED where all ranks are on one host, else DT_MPI
 
    Where p is not a power of two, DOUBLING and HALVING first fold the extra ranks into others, and unfold at the end:
    two more messages of n bytes. */
@@ -3525,6 +3525,10 @@ typedef enum dt_algorithm {
 
 DT_API const char *dt_algorithm_name(dt_algorithm algorithm);              /* "ring"; "?" if there is no such one */
 DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out);     /* DT_EARG, naming those there are */
+
+/* What DT_AUTO means on this communicator from now on, for trainers, averages and barriers alike; DT_AUTO: the choice above again.
+   Every rank says the same. DT_EARG or DT_ECOMM, and nothing changes, if these ranks cannot use it. */
+DT_API dt_err dt_comm_set_algorithm(dt_comm *comm, dt_algorithm algorithm);
 
 /* buf of root reaches everybody's buf, along a binomial tree: lg p messages of `bytes`. */
 DT_API dt_err dt_broadcast(dt_comm *comm, void *buf, size_t bytes, int root);
@@ -3861,7 +3865,9 @@ typedef struct dti_backend {
 struct dt_comm {
     const dti_backend *backend;
     int        rank, size, here, hosts;                  /* here: how many ranks share this host */
+    int        away;                                     /* the number of our host; rank 0 is on number 0 */
     char     (*host)[DTI_HOST];                          /* of each rank */
+    dt_algorithm algorithm;                              /* what DT_AUTO means; DT_AUTO: the best */
     int        spins, yields;                            /* tests before the first yield, and before the first sleep */
     dt_comm_cost cost;
     uint64_t   started, finished;                        /* flights 1..finished are over, started is the newest */
@@ -4481,12 +4487,20 @@ static dt_err dti_pick(const dt_comm *c, dt_algorithm *a) {
     bool mpi = strcmp(c->backend->name, "MPI") == 0;
     if ((unsigned)*a >= DT_ALGORITHMS) return dti_fail(DT_EARG, "all-reduce: there is no algorithm %d", (int)*a);
     if (c->size == 1) return DT_OK;
+    if (*a == DT_AUTO) *a = c->algorithm;
     if (*a == DT_AUTO) *a = c->block ? DT_SHARED : DT_MPI;
     if (*a == DT_MPI && !mpi)
         return dti_fail(DT_EARG, "all-reduce by mpi: the ranks are %s; start the program with mpiexec, or choose another algorithm",
                         c->backend->name);
     if (*a == DT_SHARED && !c->block)
         return dti_fail(DT_ECOMM, "all-reduce by shared: the ranks share no memory (%d hosts); choose auto, mpi or ring", c->hosts);
+    return DT_OK;
+}
+
+DT_API dt_err dt_comm_set_algorithm(dt_comm *c, dt_algorithm algorithm) {
+    dt_algorithm a = algorithm;
+    DT_TRY(a == DT_AUTO ? DT_OK : dti_pick(c, &a));
+    c->algorithm = algorithm;
     return DT_OK;
 }
 
@@ -4896,7 +4910,7 @@ DT_API void dt_comm_progress(dt_comm *c, uint64_t step, const char *what) {
     }
     dti_pulse_say(p, what);
     dti_moved(c);
-    dti_beats(c, true);
+    dti_beats(c, first);
 }
 
 DT_API void dt_comm_phase(dt_comm *c, const char *what) {
@@ -4904,7 +4918,7 @@ DT_API void dt_comm_phase(dt_comm *c, const char *what) {
     DTI_SET(c->pulse->stepping, 0);
     dti_pulse_say(c->pulse, what);
     dti_moved(c);
-    dti_beats(c, first);
+    dti_beats(c, true);
 }
 
 static void dti_be_patient(dt_comm *c, double seconds) {
@@ -5567,7 +5581,7 @@ static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes 
     mpi = "MPICH", instead = "mpiexec.mpich";
 #endif
     if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
-    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher, jobs, program);
+    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher, jobs, program);
     else if (strcmp(launcher, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
     else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher, jobs, program, mpi, instead, jobs, program);
 }
@@ -6777,16 +6791,18 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
+static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm) {
     const int ranks = dt_comm_size(comm);
     if (ranks == 1) return DT_OK;
     memset(net->fixed, 0, net->count * sizeof(int64_t));
     size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
     if (at < net->count) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)net->values[at]);
-    DT_TRY(dt_allreduce(comm, net->fixed, net->count, DT_I64, DT_SUM, DT_AUTO));
+    DT_TRY(dt_allreduce(comm, net->fixed, net->count, DT_I64, DT_SUM, algorithm));
     for (size_t i = 0; i < net->count; ++i) net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
     return DT_OK;
 }
+
+DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) { return dti_average_parameters(net, comm, DT_AUTO); }
 
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
     const uint32_t batch = (uint32_t)net->max_groups * DT_LANES;
@@ -6866,7 +6882,7 @@ typedef struct dt_train_desc {
     int epochs;
     uint32_t batch;            /* samples a step over all ranks (Hogwild: samples a worker's step) */
     uint64_t seed;             /* of shuffling and partition */
-    dt_algorithm algorithm;    /* of the all-reduce; DT_AUTO is 0 */
+    dt_algorithm algorithm;    /* of the sums of gradients, and of PSGD's averages; DT_AUTO is 0 */
     size_t bucket_bytes;       /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
     uint32_t check_every;      /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
     bool pin;                  /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
@@ -7140,7 +7156,7 @@ static dt_err dti_psgd_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
             p->samples += batch.count;
         }
         uint64_t total = (uint64_t)p->epoch * share->most_steps + p->step;
-        if (d->average_every && total % d->average_every == 0) DT_TRY(dt_average_parameters(net, comm));
+        if (d->average_every && total % d->average_every == 0) DT_TRY(dti_average_parameters(net, comm, d->algorithm));
         p->seconds = before + dt_now() - start;
         p->epoch_ended = p->step == share->most_steps;
         if (!dti_tell(d, p)) result->stopped = true;
@@ -7152,9 +7168,9 @@ static dt_err dti_psgd_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
     return DT_OK;
 }
 
-static dt_err dti_psgd_end(dt_net *net, dt_comm *comm, const dt_progress *p, dt_train_result *result) {
+static dt_err dti_psgd_end(dt_net *net, dt_comm *comm, dt_algorithm algorithm, const dt_progress *p, dt_train_result *result) {
     const double start = dt_now();
-    DT_TRY(dt_average_parameters(net, comm));
+    DT_TRY(dti_average_parameters(net, comm, algorithm));
     result->seconds += dt_now() - start;
     int64_t sums[4] = { p->score.loss_fixed, p->score.correct, p->score.count, (int64_t)p->samples };
     if (dt_comm_size(comm) > 1) DT_TRY(dt_allreduce(comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
@@ -7177,7 +7193,7 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
         dt_batches_begin(&share.it, (uint32_t)epoch);
         error = dti_psgd_epoch(net, opt, comm, d, &share, &p, result);
     }
-    if (error == DT_OK) error = dti_psgd_end(net, comm, &p, result);
+    if (error == DT_OK) error = dti_psgd_end(net, comm, d->algorithm, &p, result);
     dti_share_free(&share);
     return error;
 }
