@@ -75,8 +75,8 @@ done
 run "same bits, gcc and clang" 10 sh tests/check_hashes.sh "$log"
 run "header" 240 sh tests/test_header.sh
 run "citations" 20 sh tests/check_citations.sh
-run "cli" 180 sh tests/test_cli.sh
-run "faults" 180 sh tests/test_fault.sh build/tests/mpi/fault
+run "cli" 300 sh tests/test_cli.sh
+run "faults" 300 sh tests/test_fault.sh build/tests/mpi/fault
 [ -f chapters/check.sh ] && run "chapters" 240 sh chapters/check.sh
 
 echo "$passed passed, $failed failed"
