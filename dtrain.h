@@ -3517,7 +3517,7 @@ typedef enum dt_op   { DT_SUM, DT_MIN, DT_MAX } dt_op;
      DT_HALVING   halves, quarters ..., and back         2 lg p a + 2(p-1)/p nb + (p-1)/p nc
      DT_MPI       the MPI library's own choice
      DT_SHARED    through memory that all ranks of one host see; no messages at all
-     DT_AUTO      DT_SHARED where all ranks are on one host, else DT_MPI
+     DT_AUTO      what dt_comm_set_algorithm has said, else DT_SHARED where all ranks are on one host, else DT_MPI
 
    Where p is not a power of two, DOUBLING and HALVING first fold the extra ranks into others, and unfold at the end:
    two more messages of n bytes. */
@@ -3527,6 +3527,10 @@ typedef enum dt_algorithm {
 
 DT_API const char *dt_algorithm_name(dt_algorithm algorithm);              /* "ring"; "?" if there is no such one */
 DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out);     /* DT_EARG, naming those there are */
+
+/* What DT_AUTO means on this communicator from now on, for trainers, averages and barriers alike; DT_AUTO: the choice above again.
+   Every rank says the same. DT_EARG or DT_ECOMM, and nothing changes, if these ranks cannot use it. */
+DT_API dt_err dt_comm_set_algorithm(dt_comm *comm, dt_algorithm algorithm);
 
 /* buf of root reaches everybody's buf, along a binomial tree: lg p messages of `bytes`. */
 DT_API dt_err dt_broadcast(dt_comm *comm, void *buf, size_t bytes, int root);
@@ -3596,6 +3600,7 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 #endif
 #ifdef DTRAIN_WITH_MPI
 #include <mpi.h>
+#include <sys/statvfs.h>
 #endif
 
 /* ==== [S8.3] All-reduce by hand ============================================
@@ -3879,7 +3884,9 @@ typedef struct dti_backend {
 struct dt_comm {
     const dti_backend *backend;
     int        rank, size, here, hosts;                  /* here: how many ranks share this host */
+    int        away;                                     /* the number of our host; rank 0 is on number 0 */
     char     (*host)[DTI_HOST];                          /* of each rank */
+    dt_algorithm algorithm;                              /* what DT_AUTO means; DT_AUTO: the best */
     int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for messages
                                                             and for memory */
     bool       wait_auto;                                /* nobody asked for another way to wait */
@@ -3889,6 +3896,7 @@ struct dt_comm {
     dti_buffer spare[DTI_FLIGHTS];                       /* a stack: [taken ..) are free, kept from flight to flight */
     int        taken;
     dti_board  *board;                                   /* NULL: the ranks of this host share no memory */
+    size_t      board_bytes;                             /* of a board that only we and our watcher see; else 0 */
     dti_pulse  *pulse;                                   /* ours, on the board; never NULL */
     dti_pulse   own_pulse;                               /* where there is no board */
     int         seat;                                    /* our place among the ranks of this host */
@@ -3912,6 +3920,10 @@ struct dt_comm {
     MPI_Comm   mpi, mpi_messages;
     MPI_Win    window;
     bool       ends_mpi, has_window;
+    MPI_Comm   leaders;                                  /* the first ranks of the hosts; MPI_COMM_NULL on all others */
+    struct dti_peer *peer;                               /* of each host, where there are several and we are a first rank */
+    double     beaten, still;                            /* when beats were last looked after; seconds without a move here */
+    uint64_t   still_moves;
 #endif
 };
 
@@ -3966,13 +3978,20 @@ static void dti_comm_wait_from_environment(dt_comm *c) {
 #define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
 
 static dt_err dti_look_around(dt_comm *c);
+static void dti_beats(dt_comm *c, bool at_once);
+static dt_err dti_miss_a_host(dt_comm *c);
 static void dti_be_patient(dt_comm *c, double seconds);
 #ifdef DTRAIN_WITH_MPI
 static bool dti_speaks_first(dt_comm *c);
 static dt_err dti_watcher_start(dt_comm *c, int fd);
 static void dti_watcher_stop(dt_comm *c);
+static void dti_beats_start(dt_comm *c);
+static void dti_beats_stop(dt_comm *c);
 static void dti_farewell(dt_comm *c, bool aborted);
 static struct dti_guard *dti_guardian_start(void);
+static void dti_guard_hosts(dt_comm *c);
+static void *dti_map(size_t bytes);
+static void dti_unmap(void *memory, size_t bytes);
 static int dti_launched_ranks(void);
 #endif
 static dt_err dti_give_up(dt_comm *c, int failed);
@@ -4573,12 +4592,20 @@ static dt_err dti_pick(const dt_comm *c, dt_algorithm *a) {
     bool mpi = strcmp(c->backend->name, "MPI") == 0;
     if ((unsigned)*a >= DT_ALGORITHMS) return dti_fail(DT_EARG, "all-reduce: there is no algorithm %d", (int)*a);
     if (c->size == 1) return DT_OK;
+    if (*a == DT_AUTO) *a = c->algorithm;
     if (*a == DT_AUTO) *a = c->block ? DT_SHARED : DT_MPI;
     if (*a == DT_MPI && !mpi)
         return dti_fail(DT_EARG, "all-reduce by mpi: the ranks are %s; start the program with mpiexec, or choose another algorithm",
                         c->backend->name);
     if (*a == DT_SHARED && !c->block)
         return dti_fail(DT_ECOMM, "all-reduce by shared: the ranks share no memory (%d hosts); choose auto, mpi or ring", c->hosts);
+    return DT_OK;
+}
+
+DT_API dt_err dt_comm_set_algorithm(dt_comm *c, dt_algorithm algorithm) {
+    dt_algorithm a = algorithm;
+    DT_TRY(a == DT_AUTO ? DT_OK : dti_pick(c, &a));
+    c->algorithm = algorithm;
     return DT_OK;
 }
 
@@ -4735,11 +4762,13 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, "MPI_Iallreduce", code);
 }
 
-/* MPI_Abort would add a line of its own. Who has not spoken leaves the end to who has: it may not have got its sentence out yet. */
+/* MPI_Abort would add a line of its own, and takes half a second over several hosts. Who has not spoken leaves the end to who
+   has: it may not have got its sentence out yet. */
 static void dti_mpi_stop(dt_comm *c, int exit_code) {
     if (c->size > 1 && !dti_speaks_first(c)) dti_doze(1000000);
     dti_farewell(c, true);
-    if (c->board && DTI_GET(c->board->watched)) _exit(exit_code ? exit_code : 1);    /* the watcher ends the others */
+    const bool ended = c->hosts == 1 ? c->board && DTI_GET(c->board->watched) : c->guard != NULL;
+    if (ended) _exit(exit_code ? exit_code : 1);                         /* by the watcher; over several hosts, by the guardian's death */
     MPI_Abort(c->mpi, exit_code ? exit_code : 1);
 }
 
@@ -4748,8 +4777,11 @@ static void dti_mpi_close(dt_comm *c) {
     MPI_Finalized(&finalized);
     dti_farewell(c, false);
     if (finalized) return;
+    dti_beats_stop(c);
     if (c->has_window) MPI_Win_unlock_all(c->window), MPI_Win_free(&c->window);
     dti_watcher_stop(c);                                                 /* freeing the window, all have said goodbye */
+    if (c->board_bytes) dti_unmap(c->board, c->board_bytes);
+    if (c->leaders != MPI_COMM_NULL) MPI_Comm_free(&c->leaders);
     if (c->mpi_messages != MPI_COMM_NULL) MPI_Comm_free(&c->mpi_messages);
     if (c->mpi != MPI_COMM_NULL) MPI_Comm_free(&c->mpi);
     if (c->ends_mpi) MPI_Finalize();
@@ -4757,18 +4789,50 @@ static void dti_mpi_close(dt_comm *c) {
 
 static const dti_backend dti_mpi = { "MPI", dti_mpi_post, dti_mpi_test, dti_mpi_stop, dti_mpi_close };
 
+/* Room in /dev/shm, which is where memory for several processes comes from: free now, and in all. False where there is no such place,
+   or none to write to; MPI libraries then look elsewhere. */
+static bool dti_shm_room(uint64_t *now, uint64_t *all) {
+    struct statvfs s;
+    *now = *all = 0;
+    if (statvfs("/dev/shm", &s) != 0 || (s.f_flag & ST_RDONLY)) return false;
+    *now = (uint64_t)s.f_bavail * s.f_frsize, *all = (uint64_t)s.f_blocks * s.f_frsize;
+    return true;
+}
+
+/* UCX, on which MPICH may stand, takes 5.2 MB of /dev/shm for each rank, and MPI_Init fails where it cannot have them, though there
+   are other ways: so it is told not to ask, unless somebody has told it something else. */
+static void dti_shm_avoid(void) {
+    const uint64_t need = 6u << 20, ranks = (uint64_t)dti_launched_ranks();
+    uint64_t now, all;
+    if (ranks && (!dti_shm_room(&now, &all) || now < need || all < need * ranks)) setenv("UCX_TLS", "^posix", 0);
+}
+
+/* A window of memory for the ranks of this host. Not every library begins it at a cache line (Open MPI does not); where it
+   begins, counted from one, is the same for all. */
+static bool dti_mpi_window(dt_comm *c, MPI_Comm local, size_t bytes, void **base) {
+    MPI_Aint size = c->seat == 0 ? (MPI_Aint)bytes + 64 : 0;
+    uint64_t now, all;
+    int unit = 1, room = !dti_shm_room(&now, &all) || now > bytes + 65536; /* a file there may be larger than the place: a bus error later */
+    MPI_Bcast(&room, 1, MPI_INT, 0, local);
+    if (!room) return false;
+    MPI_Comm_set_errhandler(local, MPI_ERRORS_RETURN);
+    c->has_window = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, local, base, &c->window) == MPI_SUCCESS;
+    bool good = c->has_window && MPI_Win_shared_query(c->window, 0, &size, &unit, base) == MPI_SUCCESS;
+    if (c->has_window) MPI_Win_lock_all(MPI_MODE_NOCHECK, c->window);
+    int shift = good ? (int)(-(uintptr_t)*base & 63u) : -1, ends[2] = { shift, -shift };
+    MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_INT, MPI_MAX, local);
+    if (good) *base = (char *)*base + shift;
+    return good && ends[0] == -ends[1];
+}
+
 /* Memory that the ranks of this host see: a board for failures, and where all ranks are on this host, a block for sums.
    It may fail (a container without /dev/shm): then c->block and c->board stay NULL on every rank, and DT_AUTO means DT_MPI. */
 static void dti_mpi_share(dt_comm *c, MPI_Comm local) {
     size_t board = dti_board_bytes(c->here), bytes = board + (c->here == c->size ? dti_block_bytes(c->size) : 0);
     void *base = NULL;
-    MPI_Aint size = c->seat == 0 ? (MPI_Aint)bytes : 0;
-    int unit = 1;
-    MPI_Comm_set_errhandler(local, MPI_ERRORS_RETURN);
-    int good = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, local, &base, &c->window) == MPI_SUCCESS;
-    c->has_window = good;
-    if (good) good = MPI_Win_shared_query(c->window, 0, &size, &unit, &base) == MPI_SUCCESS && (uintptr_t)base % 64 == 0;
-    if (c->has_window) MPI_Win_lock_all(MPI_MODE_NOCHECK, c->window);
+    bool lone = c->here == 1 && c->size > 1;
+    int good = lone ? (base = dti_map(bytes)) != NULL : dti_mpi_window(c, local, bytes, &base);
+    if (lone && good) c->board_bytes = bytes;
     if (good && c->seat == 0) {
         memset(base, 0, bytes);
         if (c->here == c->size) dti_block_open(base, c->size);
@@ -4781,9 +4845,12 @@ static void dti_mpi_share(dt_comm *c, MPI_Comm local) {
 }
 
 /* Counts the hosts and learns their names. */
-static void dti_mpi_hosts(dt_comm *c) {
+static void dti_mpi_hosts(dt_comm *c, MPI_Comm local) {
     char mine[DTI_HOST];
     int leader = c->seat == 0;
+    MPI_Comm_split(c->mpi, leader ? 0 : MPI_UNDEFINED, c->rank, &c->leaders);
+    if (leader) MPI_Comm_rank(c->leaders, &c->away);
+    MPI_Bcast(&c->away, 1, MPI_INT, 0, local);
     memcpy(mine, c->host[c->rank], sizeof mine);
     MPI_Allgather(mine, DTI_HOST, MPI_CHAR, c->host, DTI_HOST, MPI_CHAR, c->mpi);
     MPI_Allreduce(&leader, &c->hosts, 1, MPI_INT, MPI_SUM, c->mpi);
@@ -4804,9 +4871,10 @@ static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
     MPI_Comm_split_type(c->mpi, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
     MPI_Comm_size(local, &c->here);
     MPI_Comm_rank(local, &c->seat);
-    dti_mpi_hosts(c);
+    dti_mpi_hosts(c, local);
     dti_mpi_share(c, local);
     MPI_Comm_free(&local);
+    dti_beats_start(c);
     dti_comm_wait_from_environment(c);                                   /* again: now we know who shares our cores */
     return c;
 }
@@ -4818,6 +4886,7 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
 DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
     int started = 0, level = 0;
     MPI_Initialized(&started);
+    if (!started) dti_shm_avoid();
     if (!started && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return dti_fail(DT_ECOMM, "MPI did not start"), NULL;
     return dti_mpi_wrap(MPI_COMM_WORLD, !started);
@@ -4832,6 +4901,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     dt_comm *c = dt_comm_mpi(argc, argv);
     if (!c) return NULL;
     c->guard = guard;
+    dti_guard_hosts(c);
     if (c->size == 1) dti_farewell(c, false);                            /* nobody waits for it */
     if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
     if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
@@ -4875,8 +4945,9 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
    (loading, evaluating, saving) it is twelve times as long. A rank that a signal has stopped is named after the plain
    patience even if the others still work.
 
-   Not seen: a hang on a host where the rank is alone (a death there is mpiexec's to notice), and a rank that loops
-   after the others have said goodbye. */
+   Over several hosts, the first rank of each sends the others a heartbeat: a host whose ranks all hang is missed there.
+
+   Not seen: a rank that loops after the others have said goodbye. */
 #ifdef DTI_DECLARE
 
 /* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to name; and
@@ -4933,7 +5004,8 @@ static void dti_pulse_say(dti_pulse *p, const char *what) {
 DT_API void dt_comm_progress(dt_comm *c, uint64_t step, const char *what) {
     if (!c) return;
     dti_pulse *p = c->pulse;
-    if (!DTI_GET(p->stepping) || DTI_GET(p->step) != (int64_t)step) {
+    const bool first = !DTI_GET(p->stepping);
+    if (first || DTI_GET(p->step) != (int64_t)step) {
         double now = dt_now(), took = (now - c->step_began) * 1e6;
         if (DTI_GET(p->stepping)) DTI_SET(p->took[c->steps++ % 16], took < 4e9 ? (uint32_t)took : UINT32_MAX);
         c->step_began = now;
@@ -4943,6 +5015,7 @@ DT_API void dt_comm_progress(dt_comm *c, uint64_t step, const char *what) {
     }
     dti_pulse_say(p, what);
     dti_moved(c);
+    dti_beats(c, first);
 }
 
 DT_API void dt_comm_phase(dt_comm *c, const char *what) {
@@ -4950,6 +5023,7 @@ DT_API void dt_comm_phase(dt_comm *c, const char *what) {
     DTI_SET(c->pulse->stepping, 0);
     dti_pulse_say(c->pulse, what);
     dti_moved(c);
+    dti_beats(c, true);
 }
 
 static void dti_be_patient(dt_comm *c, double seconds) {
@@ -5124,6 +5198,8 @@ static dt_err dti_look_around(dt_comm *c) {
     dti_fate fate = DTI_FINE;
     double now = dt_now();
     DTI_SET(c->pulse->seen, (uint64_t)(now * 1e9));
+    dti_beats(c, false);
+    DT_TRY(dti_miss_a_host(c));
     if (c->size == 1 || !c->board || DTI_GET(c->board->watched) || now < c->watch.looked + 0.05) return DT_OK;
     for (int i = 0; i < c->here && dti_under_mpi(c) && fate == DTI_FINE; ++i)
         if (dti_running(c, i) && dti_gone(DTI_GET(dti_pulse_at(c, i)->pid))) seat = i, fate = DTI_DEAD;
@@ -5147,7 +5223,9 @@ static dt_err dti_give_up(dt_comm *c, int failed) {
 
 static bool dti_speaks_first(dt_comm *c) {
     int failed = 0;
-    if (c->size == 1 || !c->board) return true;
+    if (c->size == 1) return true;
+    dti_doze(300000l * (c->away < 5 ? c->away : 5)); /* what meets every host alike is said on the first, and then all are ended */
+    if (!c->board) return true;
     if (atomic_compare_exchange_strong(&c->board->failed, &failed, c->rank + 1) || failed == c->rank + 1) return true;
     return DTI_GET(c->board->hung) && !DTI_GET(c->board->watched) && !atomic_exchange(&c->board->watched, 1);
 }
@@ -5187,6 +5265,135 @@ DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
     return error;
 }
 
+/* ---- heartbeats between hosts ----
+
+   A watcher sees its own host only. So the first rank of each host tells the first ranks of the others twice a second where it
+   is, as long as it comes by: in a wait, at a step, at a phase. Who waits, on a host where all wait and nothing moves, and has
+   not heard from another host for the whole patience, names that host's first rank. */
+#ifdef DTRAIN_WITH_MPI
+
+typedef struct dti_beat {
+    int64_t  step;
+    uint64_t what[6];
+    int32_t  rank, pid, stepping, leaving;
+    int32_t  gone;                /* a rank of this host that has said goodbye; -1: none has */
+    float    still;               /* seconds for which all ranks of this host have waited, and none has moved */
+} dti_beat;
+struct dti_peer {
+    dti_beat    in, out, last;
+    MPI_Request coming, going;
+    uint64_t    got, sent;
+    double      silent, told;     /* seconds since the last beat, as counted while we wait; when ours was sent */
+};
+
+static void dti_beats_start(dt_comm *c) {
+    if (c->hosts < 2 || c->seat != 0 || !c->board) return;
+    c->peer = dti_alloc((size_t)c->hosts * sizeof *c->peer);
+    for (int h = 0; h < c->hosts && c->peer; ++h) {
+        struct dti_peer *p = &c->peer[h];
+        p->coming = p->going = MPI_REQUEST_NULL;
+        p->last.rank = -1;                                               /* nothing is known of it, and it is not blamed */
+        if (h != c->away) MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->leaders, &p->coming);
+    }
+}
+
+/* True if all ranks of this host wait that have not said goodbye; *gone becomes one that has. */
+static bool dti_all_wait(const dt_comm *c, int *gone) {
+    *gone = -1;
+    for (int i = 0; i < c->here; ++i)
+        if (!dti_running(c, i)) *gone = DTI_GET(dti_pulse_at(c, i)->rank);
+        else if (!DTI_GET(dti_pulse_at(c, i)->waiting)) return false;
+    return true;
+}
+
+static void dti_beat_send(dt_comm *c, int host) {
+    struct dti_peer *p = &c->peer[host];
+    const bool leaving = DTI_GET(c->pulse->state) == DTI_GONE;
+    int free_again = 0, gone;
+    const bool wait = dti_all_wait(c, &gone);
+    MPI_Test(&p->going, &free_again, MPI_STATUS_IGNORE);
+    if (!free_again && !leaving) return;                                 /* the other side is slow: one at a time is enough */
+    if (!free_again) MPI_Wait(&p->going, MPI_STATUS_IGNORE);
+    p->out = (dti_beat){ .step = DTI_GET(c->pulse->step), .rank = c->rank, .pid = DTI_GET(c->pulse->pid),
+                         .stepping = DTI_GET(c->pulse->stepping), .leaving = leaving, .gone = gone, .still = wait ? (float)c->still : 0.0f };
+    for (int i = 0; i < 6; ++i) p->out.what[i] = DTI_GET(c->pulse->what[i]);
+    MPI_Isend(&p->out, (int)sizeof p->out, MPI_BYTE, host, 0, c->leaders, &p->going);
+    ++p->sent;
+}
+
+static void dti_beats(dt_comm *c, bool at_once) {
+    const double now = c->peer ? dt_now() : 0.0, passed = now - c->beaten;
+    if (!c->peer || (passed < 0.1 && !at_once)) return;
+    c->beaten = now;
+    for (int h = 0; h < c->hosts; ++h) {
+        struct dti_peer *p = &c->peer[h];
+        if (h == c->away) continue;
+        p->silent += passed < 0.25 ? passed : 0.25;                      /* who was away may not blame others */
+        for (int came = 1; MPI_Test(&p->coming, &came, MPI_STATUS_IGNORE) == MPI_SUCCESS && came;) {
+            p->last = p->in, p->silent = 0.0, ++p->got;
+            MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->leaders, &p->coming);
+        }
+        if (now < p->told + 0.5 && !at_once) continue;
+        p->told = now;
+        dti_beat_send(c, h);
+    }
+    uint64_t moves = 0;
+    for (int i = 0; i < c->here; ++i) moves += DTI_GET(dti_pulse_at(c, i)->moves);
+    c->still = moves == c->still_moves ? c->still + (passed < 0.25 ? passed : 0.25) : 0.0;
+    c->still_moves = moves;
+}
+
+/* Called in a wait. DT_ECOMM if a host from which this one waits for something has gone silent; or if all hosts do nothing but wait. */
+static dt_err dti_miss_a_host(dt_comm *c) {
+    int gone, standing = 1;
+    if (!c->peer || c->still < 0.1 || !dti_all_wait(c, &gone)) return DT_OK; /* who does not may be the one: our watcher sees to that */
+    const double patience = dti_patience(c);
+    for (int h = 0; h < c->hosts; ++h) {
+        const struct dti_peer *p = &c->peer[h];
+        const double enough = p->last.stepping || p->last.leaving ? patience : 12.0 * patience;
+        if (h != c->away && p->last.rank >= 0 && p->last.gone >= 0) gone = p->last.gone;
+        standing += h != c->away && p->last.rank >= 0 && (double)p->last.still > patience;
+        if (h == c->away || p->last.rank < 0 || c->still <= enough || p->silent <= enough) continue;
+        char what[sizeof p->last.what], where[48] = "before the first step";
+        memcpy(what, p->last.what, sizeof what);
+        what[sizeof what - 1] = '\0';
+        if (p->last.step >= 0) snprintf(where, sizeof where, "%s step %lld", p->last.leaving ? "after" : "in", (long long)p->last.step);
+        return dti_fail(DT_ECOMM, "rank %d (%s, process %d) %s, last seen %s%s%s%s; the others have waited %d s", (int)p->last.rank,
+                        dt_comm_host(c, p->last.rank), (int)p->last.pid, p->last.leaving ? "has left, though others wait for it" : "is not heard from",
+                        where, what[0] ? " (" : "", what, what[0] ? ")" : "", (int)c->still);
+    }
+    if (standing < c->hosts || c->still <= patience) return DT_OK;
+    if (gone >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) has left, though others wait for it", gone, dt_comm_host(c, gone));
+    return dti_fail(DT_ECOMM, "all ranks wait for each other: they do not call the same collectives");
+}
+
+/* Says goodbye, and takes in what is still under way: each tells the others how many beats it has sent. */
+static void dti_beats_stop(dt_comm *c) {
+    if (!c->peer) return;
+    uint64_t *count = dti_alloc(2 * (size_t)c->hosts * sizeof *count);
+    dti_beats(c, true);
+    for (int h = 0; h < c->hosts && count; ++h) count[h] = c->peer[h].sent;
+    if (count) MPI_Alltoall(count, 1, MPI_UINT64_T, count + c->hosts, 1, MPI_UINT64_T, c->leaders);
+    for (int h = 0; h < c->hosts && count; ++h) {
+        struct dti_peer *p = &c->peer[h];
+        if (h == c->away) continue;
+        for (; p->got < count[c->hosts + h]; ++p->got) {
+            MPI_Wait(&p->coming, MPI_STATUS_IGNORE);
+            MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->leaders, &p->coming);
+        }
+        MPI_Cancel(&p->coming);
+        MPI_Wait(&p->coming, MPI_STATUS_IGNORE);
+        MPI_Wait(&p->going, MPI_STATUS_IGNORE);
+    }
+    dti_release(count);
+    dti_release(c->peer);
+    c->peer = NULL;
+}
+#else
+static void dti_beats(dt_comm *c, bool at_once) { (void)c, (void)at_once; }
+static dt_err dti_miss_a_host(dt_comm *c) { (void)c; return DT_OK; }
+#endif
+
 /* What the launcher has said to this process. */
 static int dti_environment(const char *name, int otherwise) {
     const char *text = getenv(name);
@@ -5218,14 +5425,23 @@ DTI_LOCAL int dti_launched_ranks(void) {
    mpiexec ends a job when one of its processes ends, but with exit code 0 in most runs if that one ended with 0 [measured:
    MPICH 4.0.2, 16 of 16 on 2 ranks, 8 of 16 on 4]. And it kills the others so soon that nobody can tell who was first. So under
    dt_comm_world the process that mpiexec started only waits: it forks before MPI_Init, and the child is the rank. When the rank
-   ends without a goodbye, the guardian gives the watcher time to speak, and then ends with a code that is not 0. Signals are
-   passed on; if the guardian is killed, the kernel kills the rank. */
+   ends without a goodbye, the guardian gives the watcher time to speak, and then ends with a code that is not 0. Over several
+   hosts it kills itself instead: there mpiexec waits for ever if a process exits, whatever its code, and ends the job if one is
+   killed [measured: MPICH 4.0.2]. Signals are passed on; if the guardian is killed, the kernel kills the rank. */
 #ifdef DTRAIN_WITH_MPI
 
 enum { DTI_SILENT, DTI_SAID_GOODBYE, DTI_ABORTED };
-struct dti_guard { _Atomic int farewell; };
+struct dti_guard { _Atomic int farewell, hosts; };
 
 #ifdef __linux__
+/* Zeroed memory that processes forked later see as well. NULL if there is none. */
+static void *dti_map(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void dti_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
+
 static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const sigset_t *all) {
     int status = 0, code, number;
     for (pid_t ended = 0; ended != child;) {
@@ -5236,16 +5452,20 @@ static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const 
     }
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (atomic_load(&guard->farewell) == DTI_SILENT) dti_doze(200000);
-    if (atomic_load(&guard->farewell) != DTI_SAID_GOODBYE && code == 0) code = 1;
-    _exit(code);
+    const bool failed = atomic_load(&guard->farewell) != DTI_SAID_GOODBYE;
+    if (failed && atomic_load(&guard->hosts) != 1) {
+        kill(getpid(), SIGKILL);
+        pause();
+    }
+    _exit(failed && code == 0 ? 1 : code);
 }
 
 /* Returns in the child alone; NULL if there is no need of a guardian, or no way to have one. */
 static struct dti_guard *dti_guardian_start(void) {
     sigset_t all, before;
     pid_t parent = getpid(), child;
-    struct dti_guard *guard = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (guard == MAP_FAILED) return NULL;
+    struct dti_guard *guard = dti_map(sizeof *guard);
+    if (!guard) return NULL;
     signal(SIGCHLD, SIG_DFL);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
@@ -5257,12 +5477,18 @@ static struct dti_guard *dti_guardian_start(void) {
         if (getppid() != parent) _exit(1);
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
-    if (child < 0) munmap(guard, 4096), guard = NULL;
+    if (child < 0) dti_unmap(guard, sizeof *guard), guard = NULL;
     return guard;
 }
 #else
 static struct dti_guard *dti_guardian_start(void) { return NULL; }
+static void *dti_map(size_t bytes) { (void)bytes; return NULL; }
+static void dti_unmap(void *memory, size_t bytes) { (void)memory, (void)bytes; }
 #endif
+
+static void dti_guard_hosts(dt_comm *c) {
+    if (c->guard) atomic_store(&c->guard->hosts, c->hosts);
+}
 
 static void dti_farewell(dt_comm *c, bool aborted) {
     if (c->guard) atomic_store(&c->guard->farewell, aborted ? DTI_ABORTED : DTI_SAID_GOODBYE);
@@ -5332,6 +5558,14 @@ static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
     return first >= 0 ? first : left ? -1 : -2;
 }
 
+/* Over several hosts: mpiexec has ended this host's part, because of a failure elsewhere that is named there. A guardian outlives
+   the death of its rank by a fifth of a second, unless that is how the rank was ended. */
+static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
+    const int guardian = c->hosts > 1 ? DTI_GET(dti_pulse_at(c, seat)->guardian) : 0;
+    if (guardian) dti_doze(50000); /* a rank dies with its guardian a moment before that one is seen to be dead */
+    return guardian && (dti_gone(guardian) || dti_process_state(guardian) == 'Z');
+}
+
 static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
     double failed_at = 0.0;
     dti_watcher_detach(fd);
@@ -5351,6 +5585,7 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
             if (dead >= 0 || dt_now() > failed_at + 2.0) dti_watcher_kill(c), _exit(0);
             continue;
         }
+        if (dead >= 0 && dti_ended_by_launcher(c, dead)) _exit(0);
         if (dead >= 0) dti_watcher_end(c, fd, dead, DTI_DEAD);
         if (dt_now() < c->watch.looked + 0.09) continue;
         dti_fate fate = dti_look(c, true, &seat);
@@ -5451,7 +5686,7 @@ static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes 
     mpi = "MPICH", instead = "mpiexec.mpich";
 #endif
     if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
-    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher, jobs, program);
+    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher, jobs, program);
     else if (strcmp(launcher, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
     else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher, jobs, program, mpi, instead, jobs, program);
 }
@@ -5488,13 +5723,13 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
     int64_t here = c->here;
     DT_TRY(dt_allreduce(c, &here, 1, DT_I64, DT_MAX, DT_AUTO));
     if (d->lane_groups && (uint32_t)c->size > d->lane_groups)
-        dti_note(&n, false, "%d ranks share %u groups of %d images a step, so %d of them do nothing; type -n %u, or a larger --batch", c->size,
-                 (unsigned)d->lane_groups, DT_LANES, c->size - (int)d->lane_groups, (unsigned)d->lane_groups);
+        dti_note(&n, false, "%d ranks share %u group%s of %d images a step, so %d of them do nothing; type -n %u, or a larger --batch", c->size,
+                 (unsigned)d->lane_groups, d->lane_groups == 1 ? "" : "s", DT_LANES, c->size - (int)d->lane_groups, (unsigned)d->lane_groups);
     int64_t most = cores > 0 ? cores : 1;
     DT_TRY(dt_allreduce(c, &most, 1, DT_I64, DT_MIN, DT_AUTO));
     if (c->size > 1 && here > most)
-        dti_note(&n, false, "%lld ranks share %lld cores, so more ranks do not make it faster; type -n %lld", (long long)here, (long long)most,
-                 (long long)(most * c->hosts));
+        dti_note(&n, false, "%lld ranks share %lld core%s, so more ranks do not make it faster; type -n %lld", (long long)here, (long long)most,
+                 most == 1 ? "" : "s", (long long)(most * c->hosts));
     if (c->size > 1 && c->hosts == 1 && !c->block)
         dti_note(&n, false, "the ranks share no memory, so sums go by messages and nobody watches for failures; make room in /dev/shm "
                  "(in a container: docker run --shm-size=256m)");
@@ -6664,16 +6899,18 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
+static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm) {
     const int ranks = dt_comm_size(comm);
     if (ranks == 1) return DT_OK;
     memset(net->fixed, 0, net->count * sizeof(int64_t));
     size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
     if (at < net->count) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)net->values[at]);
-    DT_TRY(dt_allreduce(comm, net->fixed, net->count, DT_I64, DT_SUM, DT_AUTO));
+    DT_TRY(dt_allreduce(comm, net->fixed, net->count, DT_I64, DT_SUM, algorithm));
     for (size_t i = 0; i < net->count; ++i) net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
     return DT_OK;
 }
+
+DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) { return dti_average_parameters(net, comm, DT_AUTO); }
 
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
     const uint32_t batch = (uint32_t)net->max_groups * DT_LANES;
@@ -6753,7 +6990,7 @@ typedef struct dt_train_desc {
     int epochs;
     uint32_t batch;            /* samples a step over all ranks (Hogwild: samples a worker's step) */
     uint64_t seed;             /* of shuffling and partition */
-    dt_algorithm algorithm;    /* of the all-reduce; DT_AUTO is 0 */
+    dt_algorithm algorithm;    /* of the sums of gradients, and of PSGD's averages; DT_AUTO is 0 */
     size_t bucket_bytes;       /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
     uint32_t check_every;      /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
     bool pin;                  /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
@@ -7031,7 +7268,7 @@ static dt_err dti_psgd_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
             p->samples += batch.count;
         }
         uint64_t total = (uint64_t)p->epoch * share->most_steps + p->step;
-        if (d->average_every && total % d->average_every == 0) DT_TRY(dt_average_parameters(net, comm));
+        if (d->average_every && total % d->average_every == 0) DT_TRY(dti_average_parameters(net, comm, d->algorithm));
         p->seconds = before + dt_now() - start;
         p->epoch_ended = p->step == share->most_steps;
         if (!dti_tell(d, p)) result->stopped = true;
@@ -7043,9 +7280,9 @@ static dt_err dti_psgd_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
     return DT_OK;
 }
 
-static dt_err dti_psgd_end(dt_net *net, dt_comm *comm, const dt_progress *p, dt_train_result *result) {
+static dt_err dti_psgd_end(dt_net *net, dt_comm *comm, dt_algorithm algorithm, const dt_progress *p, dt_train_result *result) {
     const double start = dt_now();
-    DT_TRY(dt_average_parameters(net, comm));
+    DT_TRY(dti_average_parameters(net, comm, algorithm));
     result->seconds += dt_now() - start;
     int64_t sums[4] = { p->score.loss_fixed, p->score.correct, p->score.count, (int64_t)p->samples };
     if (dt_comm_size(comm) > 1) DT_TRY(dt_allreduce(comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
@@ -7068,7 +7305,7 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
         dt_batches_begin(&share.it, (uint32_t)epoch);
         error = dti_psgd_epoch(net, opt, comm, d, &share, &p, result);
     }
-    if (error == DT_OK) error = dti_psgd_end(net, comm, &p, result);
+    if (error == DT_OK) error = dti_psgd_end(net, comm, d->algorithm, &p, result);
     dti_share_free(&share);
     return error;
 }

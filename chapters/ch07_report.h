@@ -76,6 +76,7 @@ static dt_err measure(dt_comm *comm, bool quick, results *r) {
     for (int k = 0; k < r->sizes && error == DT_OK; ++k) {
         const size_t n = (size_t)1 << 2 * k;
         double seconds[ROUNDS];
+        end_if_asked(comm);
         r->bytes[k] = (double)n * sizeof *x;
         for (int w = 0; w < WAYS && error == DT_OK; ++w) {
             row *m = &rows[count];

@@ -19,6 +19,7 @@
 
 typedef struct settings {
     const char *data, *bug, *png;
+    dt_algorithm algorithm;
     int epochs, images, batch, ranks;
     float lr, momentum;
     uint64_t seed;
@@ -102,6 +103,7 @@ typedef struct job {
     float lr;
     bool check, curve;
     uint64_t hash;                         // from here on: results
+    bool stopped;
     double seconds, accuracy, seen[POINTS], reached[POINTS];
     int steps, points;
 } job;
@@ -124,15 +126,16 @@ static void score(job *j, dt_net *net, double seen) {
 static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it, int64_t *sum) {
     const int every = (int)it->steps * j->epochs / POINTS + 1;
     DT_TRY(dt_broadcast_parameters(net, comm)); // or each rank begins elsewhere, and the same steps do not help
-    for (int epoch = 0; epoch < j->epochs; ++epoch) {
+    for (int epoch = 0; epoch < j->epochs && !j->stopped; ++epoch) {
         dt_batches_begin(it, (uint32_t)epoch);
-        for (dt_batch batch; dt_batches_next(it, &batch);) {
+        for (dt_batch batch; !j->stopped && dt_batches_next(it, &batch);) {
             const double start = dt_now();
             DT_TRY(one_step(j, net, opt, comm, &batch, sum));
             j->seconds += dt_now() - start;
             ++j->steps;
             if (j->check && j->steps == 20) DT_TRY(dt_check_replicas(net, comm));
             if (j->curve && dt_comm_rank(comm) == 0 && j->steps % every == 0) score(j, net, (double)j->steps * j->s->batch);
+            if (j->steps % 10 == 0) j->stopped = all_stop(comm); // Ctrl-C: all ranks leave after the same step
         }
     }
     if (dt_comm_rank(comm) == 0) score(j, net, (double)j->epochs * j->train->count);
@@ -143,6 +146,7 @@ static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_bat
 
 static dt_err train_by_hand(dt_comm *comm, void *arg) {
     job local = *(job *)arg, *j = &local; // thread ranks share arg: each works on a copy, and rank 0 copies back
+    DT_TRY(use_algorithm(comm, j->s->algorithm));
     DT_TRY(dt_barrier(comm));
     const uint32_t p = (uint32_t)dt_comm_size(comm), batch = (uint32_t)j->s->batch;
     uint32_t *index = malloc(j->train->count * sizeof *index), *start = malloc((p + 1) * sizeof *start);
@@ -179,7 +183,7 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch, .seed = j->s->seed }));
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum });
     dt_err error = opt ? dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = j->train, .epochs = j->epochs,
-                         .batch = (uint32_t)j->s->batch, .seed = j->s->seed }, &result) : DT_EARG;
+                         .batch = (uint32_t)j->s->batch, .seed = j->s->seed, .on_step = show_progress }, &result) : DT_EARG;
     j->hash = dt_net_hash(net);
     dt_optimizer_free(opt);
     dt_net_free(net);
@@ -194,6 +198,7 @@ static void on_threads(dt_comm *comm, int ranks, job *j) {
     check(comm, error);
     check(comm, dt_broadcast(comm, &j->hash, sizeof j->hash, 0));
     dt_comm_set_wait(comm, DT_WAIT_AUTO);
+    end_if_asked(comm);
 }
 
 // ## 8.6 One curve for every P
@@ -207,7 +212,7 @@ static void compare_ranks(dt_comm *comm, job *exact, job *floats) {
     if (dt_comm_rank(comm) == 0) printf("\n%-16s %-18s %8s   %-18s %8s\n", "ranks", "exact sums", "ms/step", "float sums", "ms/step");
     for (int i = 0; i < 5; ++i) {
         if (i < 4) on_threads(comm, i + 1, &exact[i]), on_threads(comm, i + 1, &floats[i]);
-        else check_all(comm, train_by_hand(comm, &exact[i])), check_all(comm, train_by_hand(comm, &floats[i]));
+        else check_all(comm, train_by_hand(comm, &exact[i])), check_all(comm, train_by_hand(comm, &floats[i])), end_if_asked(comm);
         if (dt_comm_rank(comm) == 0)
             printf("%d %-14s %016llx   %8.3f   %016llx   %8.3f\n", i < 4 ? i + 1 : dt_comm_size(comm), i < 4 ? "threads" : dt_comm_backend_name(comm),
                    (unsigned long long)exact[i].hash, exact[i].seconds / exact[i].steps * 1e3,
@@ -317,7 +322,9 @@ static void run_the_bug(dt_comm *comm, const settings *s, job j) {
     dt_err error = dt_comm_size(comm) > 1 ? train_by_hand(comm, &j) : dt_run_ranks(s->ranks, train_by_hand, &j);
     check_all(comm, error);
     if (dt_comm_rank(comm) == 0)
-        printf("lost-sum   %d ranks, %d epochs: rank 0's accuracy is %.2f %%\n", dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s->ranks, j.epochs, 100 * j.accuracy);
+        printf("lost-sum   %d ranks, %d epochs: rank 0's accuracy is %.2f %%%s\n", dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s->ranks, j.epochs,
+               100 * j.accuracy, j.stopped ? " (stopped early)" : "");
+    end_if_asked(comm);
 }
 
 static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) {
@@ -327,6 +334,7 @@ static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) 
     by_hand.check = true;
     check_all(comm, train_by_hand(comm, &by_hand));
     check_all(comm, train_by_header(comm, &by_header));
+    end_if_asked(comm);
     must(comm, by_hand.hash == by_header.hash, "by hand and by dt_train_sync: the same bits");
     for (int i = 0; i < 5; ++i) exact[i] = floats[i] = *first, exact[i].curve = i < 4 && s->png, floats[i].how = FLOAT;
     compare_ranks(comm, exact, floats);
@@ -351,6 +359,7 @@ int main(int argc, char **argv) {
         { "lr", 'f', &s.lr, "X   default 0.01" },
         { "momentum", 'z', &s.momentum, "M   default 0.5" },
         { "seed", 'u', &s.seed, "S   default 1234" },
+        ALGORITHM_OPTION(&s.algorithm),
         { "bug", 's', &s.bug, "lost-sum   train with the sum thrown away, until the replica check notices" },
         { "no-check", 'b', &s.no_check, "    with --bug: let it go on, and see the accuracy" },
         { "ranks", 'i', &s.ranks, "P   with --bug, and without mpiexec: threads as ranks, default 4" },
@@ -358,6 +367,7 @@ int main(int argc, char **argv) {
         { "quick", 'b', &s.quick, "    fewer images" },
     };
     dt_comm *comm = begin_program(argc, argv, "Synchronous SGD by hand, on processes and on threads.", options, sizeof options);
+    end_cleanly_on_signals();
     if (s.bug && strcmp(s.bug, "lost-sum") != 0) usage_error(comm, "ch08", "--bug: lost-sum is the only one");
     if (s.ranks > 64 || s.batch > 65536) usage_error(comm, "ch08", "at most --ranks 64 and --batch 65536");
     if (!s.png && !s.quick) s.png = "figures/ch08_sync.png";

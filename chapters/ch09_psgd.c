@@ -17,7 +17,8 @@
 
 typedef struct settings {
     const char *data, *png;
-    int ranks, images, epochs, batch;
+    dt_algorithm algorithm;
+    int ranks, images, epochs, batch, every;
     float lr, momentum;
     uint64_t seed;
     bool quick;
@@ -68,6 +69,7 @@ typedef struct job {
 static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it, uint32_t longest, int64_t *sum) {
     DT_TRY(dt_broadcast_parameters(net, comm));
     for (int epoch = 0; epoch < j->s->epochs; ++epoch) {
+        if (all_stop(comm)) return DT_OK; // Ctrl-C
         dt_batches_begin(it, (uint32_t)epoch);
         for (uint32_t step = 0; step < longest; ++step) {
             dt_batch batch;
@@ -112,6 +114,7 @@ static dt_err train_by_hand(dt_comm *comm, void *arg) {
     job local = *(const job *)arg; // thread ranks share arg: each works on a copy, rank 0 copies back
     const uint32_t p = (uint32_t)dt_comm_size(comm), r = (uint32_t)dt_comm_rank(comm), n = local.train->count;
     const uint32_t batch = dt_psgd_batch((uint32_t)local.s->batch, (int)p);
+    DT_TRY(use_algorithm(comm, local.s->algorithm));
     DT_TRY(dt_barrier(comm));
     uint32_t *index = malloc(n * sizeof *index), *start = malloc((p + 1) * sizeof *start), longest = 0;
     dt_net *net = mnist_net(local.train->classes);
@@ -144,7 +147,7 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = local.s->batch, .seed = local.s->seed }));
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum });
     dt_err error = opt ? dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = local.train, .epochs = local.s->epochs,
-                         .batch = (uint32_t)local.s->batch, .seed = local.s->seed, .average_every = local.every }, &result) : DT_EARG;
+                         .batch = (uint32_t)local.s->batch, .seed = local.s->seed, .average_every = local.every, .on_step = show_progress }, &result) : DT_EARG;
     local.hash = dt_net_hash(net);
     if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
@@ -193,6 +196,7 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
         by_hand.every = by_header.every = every;
         check_all(comm, on_ranks(comm, ranks, train_by_hand, &by_hand));
         check_all(comm, on_ranks(comm, ranks, train_by_header, &by_header));
+        end_if_asked(comm);
         must(comm, by_hand.hash == by_header.hash, every ? "by hand and by dt_train_psgd, H = 3: the same bits"
                                                          : "by hand and by dt_train_psgd, once at the end: the same bits");
     }
@@ -203,22 +207,23 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
 
 // ## 9.4 Accuracy against communication
 //
-// The same training for H = 1, 2, 4, ... and once. Below the table: what rank 0 had reached alone just before the only average
+// The same training for H = 1, 4, 16, ... and once; or, with --average-every, for that H and once. Below the table: what rank 0 had reached alone just before the only average
 // of the last row, and what one rank reaches that sees all the data. The workers' batches are as PSGD wants them: each of its
 // own batch/P images, rounded up to whole groups of 16.
 
 enum { MOST = 16 };
 
 static int sweep(dt_comm *comm, int ranks, const job *first, job *run_at) {
-    const uint32_t batch = dt_psgd_batch((uint32_t)first->s->batch, ranks);
-    const uint32_t steps = ((first->train->count + (uint32_t)ranks - 1) / (uint32_t)ranks + batch - 1) / batch * (uint32_t)first->s->epochs;
+    const uint32_t epoch = psgd_steps(first->train->count, (uint32_t)first->s->batch, ranks), steps = epoch * (uint32_t)first->s->epochs;
+    const uint32_t only = steps_between(first->s->every, epoch);
     int count = 0;
     if (dt_comm_rank(comm) == 0) printf("\nbytes are those that rank 0 sends, the first broadcast included\nH\n");
-    for (uint32_t every = 1; every && count < MOST; every = every * 4 < steps ? every * 4 : 0) run_at[count] = *first, run_at[count++].every = every;
+    for (uint32_t every = only ? only : 1; every && count < MOST; every = !only && every * 4 < steps ? every * 4 : 0) run_at[count] = *first, run_at[count++].every = every;
     run_at[count++] = *first;
     for (int i = 0; i < count; ++i) {
         char h[16] = "once";
         check_all(comm, on_ranks(comm, ranks, train_by_hand, &run_at[i]));
+        end_if_asked(comm);
         if (run_at[i].every) snprintf(h, sizeof h, "%u", run_at[i].every);
         if (dt_comm_rank(comm) == 0)
             printf("%-8s %6u averages  %10llu bytes  %6.2f %%  %6.2f s\n", h, run_at[i].averages, (unsigned long long)run_at[i].bytes,
@@ -235,9 +240,11 @@ static void draw(dt_comm *comm, const job *j, int count, int ranks, double one, 
     char title[220], subtitle[200], caption[160];
     const job *last = &j[count - 1];
     for (int i = 0; i < count; ++i) x[i] = j[i].every, y[i] = bytes ? (double)j[i].bytes : j[i].accuracy;
-    if (bytes) snprintf(title, sizeof title, "An average in every step sends %.0f times what one at the end does", (double)j[0].bytes / (double)last->bytes);
-    else snprintf(title, sizeof title, "%d ranks: %.1f %% with an average in every step, %.1f %% with one at the end; alone, a rank has %.1f %%", ranks,
-                  100 * j[0].accuracy, 100 * last->accuracy, 100 * last->alone);
+    char often[40] = "in every step";
+    if (j->every > 1) snprintf(often, sizeof often, "every %u steps", j->every);
+    if (bytes) snprintf(title, sizeof title, "An average %s sends %.0f times what one at the end does", often, (double)j[0].bytes / (double)last->bytes);
+    else snprintf(title, sizeof title, "%d ranks: %.1f %% with an average %s, %.1f %% with one at the end; alone, a rank has %.1f %%", ranks,
+                  100 * j[0].accuracy, often, 100 * last->accuracy, 100 * last->alone);
     snprintf(subtitle, sizeof subtitle, "%d epoch%s, SGD, lr %g, momentum %g, %u images a rank's step; the last point is PSGD: one average, at the end",
              last->s->epochs, last->s->epochs == 1 ? "" : "s", (double)last->s->lr, (double)last->s->momentum, dt_psgd_batch((uint32_t)last->s->batch, ranks));
     snprintf(caption, sizeof caption, "%s, %u training and %u test images. %d ranks.%s ", last->train->name, last->train->count, last->test->count, ranks,
@@ -264,6 +271,8 @@ int main(int argc, char **argv) {
         { "images", 'i', &s.images, "N   training images; default 20000, --quick 2048" },
         { "epochs", 'i', &s.epochs, "E   default 1" },
         { "batch", 'i', &s.batch, "B   images a step of all ranks together, default 128" },
+        { "average-every", 'h', &s.every, AVERAGE_EVERY_HELP ": that H alone; default all of 1, 4, 16, ..." },
+        ALGORITHM_OPTION(&s.algorithm),
         { "lr", 'f', &s.lr, "X   default 0.01" },
         { "momentum", 'z', &s.momentum, "M   default 0.5" },
         { "seed", 'u', &s.seed, "S   default 1234" },
@@ -271,6 +280,7 @@ int main(int argc, char **argv) {
         { "quick", 'b', &s.quick, "    fewer images" },
     };
     dt_comm *comm = begin_program(argc, argv, "PSGD and local SGD by hand: accuracy against communication.", options, sizeof options);
+    end_cleanly_on_signals();
     const int ranks = dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s.ranks;
     if (ranks > 64 || s.batch > 65536) usage_error(comm, "ch09", "at most 64 ranks and --batch 65536");
     if (!s.png && !s.quick) s.png = "figures/ch09";

@@ -9,7 +9,8 @@
 //| fetch-and-add:    0 of 20000000 additions lost
 //| one thread, sparse: with and without a lock the same bits
 //| one worker, net: by hand and by dt_train_hogwild the same bits
-//~ <num>        <num> s    <num>x     <num> %   staleness <num>
+//| one worker, net: locked and averaged the same bits, too
+//~ <num> <num> s <num>x <num> % staleness <num>   <num> s <num>x <num> %   <num> s <num>x <num> %
 
 #define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
@@ -20,10 +21,11 @@
 enum { MOST = 5 }; // workers
 
 typedef struct settings {
-    const char *data, *png;
+    const char *data, *png, *optimizer;
     int images, workers, batch, samples;
+    float lr;
     uint64_t seed;
-    bool quick;
+    bool quick, pin, adam;
 } settings;
 
 // Runs fn(worker 0), ..., fn(worker n-1) at once, each on a thread, and returns the seconds until the last one is done. They
@@ -162,7 +164,7 @@ static sparse_run train_sparse(const sample *s, int count, int workers, bool loc
         for (int i = 0; i < workers; ++i)
             t[i] = (sparse){ s, w, locked ? &lock : NULL, (int)((int64_t)count * i / workers), (int)((int64_t)count * (i + 1) / workers) };
         double seconds = 0.0;
-        for (int epoch = 0; epoch < EPOCHS; ++epoch) seconds += at_once(workers, sparse_worker, t, sizeof *t);
+        for (int epoch = 0; epoch < EPOCHS && !stop_asked; ++epoch) seconds += at_once(workers, sparse_worker, t, sizeof *t);
         best.seconds = fmin(best.seconds, seconds);
     }
     for (int f = 0; f < FEATURES; ++f) plain[f] = weight(t, f);
@@ -238,20 +240,25 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 // ## 10.4 Speed, accuracy and staleness
 //
 // One row a number of workers: the header's Hogwild on the net [S10.4], with Adam and batches of 32, one epoch in which each
-// worker sees 1/N of the data. The test is scored with dropout off.
+// worker sees 1/N of the data. The test is scored with dropout off. Beside it the same with a lock around copy and addition, so
+// that no addition is lost and no copy is torn; and with nothing shared but one average at the end of the epoch.
+
+enum { WAYS = 3, BY_HAND = WAYS };
+static const dt_sharing way[WAYS] = { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED };
 
 typedef struct net_run { double seconds, accuracy, stale, share[DT_STALENESS_BINS]; uint64_t hash; } net_run;
 
-static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dataset *test, int workers, bool by_hand, net_run *r) {
+static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dataset *test, int workers, int how, net_run *r) {
     dt_hogwild_result result = { .train = { .seconds = 0.0 } };
     dt_score score;
     double steps = 0.0;
     dt_net *net = mnist_net(train->classes);
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed }));
-    dt_optimizer *opt = dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
-    const dt_train_desc desc = { .data = train, .epochs = 1, .batch = (uint32_t)s->batch, .seed = s->seed };
+    dt_optimizer *opt = s->adam ? dt_adam(net, &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
+                                : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr });
+    const dt_train_desc desc = { .data = train, .epochs = 1, .batch = (uint32_t)s->batch, .seed = s->seed, .pin = s->pin, .on_step = show_progress };
     if (!opt) return DT_ENOMEM;
-    DT_TRY(by_hand ? hogwild_by_hand(net, opt, workers, &desc) : dt_train_hogwild(net, opt, workers, &desc, &result));
+    DT_TRY(how == BY_HAND ? hogwild_by_hand(net, opt, workers, &desc) : dt_train_shared(net, opt, workers, way[how], &desc, &result));
     DT_TRY(dt_evaluate(net, test, NULL, &score));
     *r = (net_run){ .seconds = result.train.seconds, .accuracy = dt_score_accuracy(&score), .hash = dt_net_hash(net) };
     for (int b = 0; b < DT_STALENESS_BINS; ++b) steps += (double)result.staleness[b], r->stale += b * (double)result.staleness[b];
@@ -262,7 +269,7 @@ static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dat
     return DT_OK;
 }
 
-typedef struct results { int n; double workers[MOST], speed[3][MOST]; net_run net[MOST]; char about[160]; } results;
+typedef struct results { int n; double workers[MOST], sparse[2][MOST], speed[WAYS][MOST]; net_run net[WAYS][MOST]; char about[160]; const char *opt; } results;
 
 static void measure_sparse(dt_comm *comm, const settings *s, results *r) {
     sample *samples = malloc((size_t)s->samples * sizeof *samples);
@@ -272,26 +279,33 @@ static void measure_sparse(dt_comm *comm, const settings *s, results *r) {
     sparse_run first = { 0.0, 0.0, 0 };
     for (int n = 1; n <= r->n; ++n) {
         const sparse_run free_run = train_sparse(samples, s->samples, n, false), locked = train_sparse(samples, s->samples, n, true);
+        end_if_asked(comm);
         if (n == 1) first = free_run;
         if (n == 1) must(comm, free_run.hash == locked.hash, "one thread, sparse: with and without a lock the same bits");
-        r->workers[n - 1] = n, r->speed[0][n - 1] = first.seconds / free_run.seconds, r->speed[1][n - 1] = first.seconds / locked.seconds;
-        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds, r->speed[0][n - 1], free_run.loss,
-               locked.seconds, r->speed[1][n - 1], locked.loss);
+        r->workers[n - 1] = n, r->sparse[0][n - 1] = first.seconds / free_run.seconds, r->sparse[1][n - 1] = first.seconds / locked.seconds;
+        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds, r->sparse[0][n - 1], free_run.loss,
+               locked.seconds, r->sparse[1][n - 1], locked.loss);
     }
     free(samples);
 }
 
 static void measure_net(dt_comm *comm, const settings *s, const dt_dataset *train, const dt_dataset *test, results *r) {
-    printf("\nnet      time     speedup   accuracy\n");
+    printf("\nnet      no lock                                  one lock                 averaged at the end\n");
     net_run by_hand;
     for (int n = 1; n <= r->n; ++n) {
-        check(comm, train_net(s, train, test, n, false, &r->net[n - 1]));
-        if (n == 1) check(comm, train_net(s, train, test, 1, true, &by_hand));
-        if (n == 1) must(comm, by_hand.hash == r->net[0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
-        r->speed[2][n - 1] = r->net[0].seconds / r->net[n - 1].seconds;
-        printf("%-8d %.2f s %7.2fx   %7.2f %%   staleness %.2f\n", n, r->net[n - 1].seconds, r->speed[2][n - 1], 100 * r->net[n - 1].accuracy, r->net[n - 1].stale);
+        for (int k = 0; k < WAYS; ++k) {
+            check(comm, train_net(s, train, test, n, k, &r->net[k][n - 1]));
+            end_if_asked(comm);
+            r->speed[k][n - 1] = r->net[0][0].seconds / r->net[k][n - 1].seconds;
+        }
+        if (n == 1) check(comm, train_net(s, train, test, 1, BY_HAND, &by_hand));
+        if (n == 1) must(comm, by_hand.hash == r->net[0][0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
+        if (n == 1) must(comm, by_hand.hash == r->net[1][0].hash && by_hand.hash == r->net[2][0].hash, "one worker, net: locked and averaged the same bits, too");
+        printf("%-8d %.2f s %5.2fx %6.2f %%  staleness %4.2f", n, r->net[0][n - 1].seconds, r->speed[0][n - 1], 100 * r->net[0][n - 1].accuracy, r->net[0][n - 1].stale);
+        for (int k = 1; k < WAYS; ++k) printf("   %.2f s %5.2fx %6.2f %%", r->net[k][n - 1].seconds, r->speed[k][n - 1], 100 * r->net[k][n - 1].accuracy);
+        printf("\n");
     }
-    check(comm, train_net(s, train, test, 2, true, &by_hand));
+    check(comm, train_net(s, train, test, 2, BY_HAND, &by_hand));
     printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy);
 }
 
@@ -302,52 +316,73 @@ static dt_chart *chart(const results *r, const char *title, const char *subtitle
                                           .x_ticks = r->workers, .x_tick_count = (size_t)r->n, .y_format = percent ? DT_TICKS_PERCENT : DT_TICKS_PLAIN });
 }
 
-static void draw(const results *r, const char *prefix) {
-    static const char *const label[3] = { "sparse, no lock", "sparse, one lock", "dense net" };
+static void draw_speedup(const results *r, const char *prefix) {
+    static const char *const few[2] = { "sparse, no lock", "sparse, one lock" }, *const net[WAYS] = { "net, no lock", "net, one lock", "net, averaged" };
+    const int at = dt_cores() < r->n ? dt_cores() : r->n; // as many workers as cores
+    char title[240];
+    snprintf(title, sizeof title, "Sparse, %d worker%s: %.2f times one without a lock, %.2f with; the dense net %.2f and %.2f", at,
+             at == 1 ? "" : "s", r->sparse[0][at - 1], r->sparse[1][at - 1], r->speed[0][at - 1], r->speed[1][at - 1]);
+    dt_chart *c = chart(r, title, "Each speed against one worker without a lock, of the sparse problem or of the net", "workers", "speedup", false);
+    dt_chart_shade_cores(c);
+    dt_chart_reference(c, &(dt_reference){ .label = "ideal", .slope = 1.0, .from = 1.0, .to = r->n });
+    for (int k = 0; k < 2; ++k) dt_chart_line(c, &(dt_series){ .label = few[k], .n = (size_t)r->n, .x = r->workers, .y = r->sparse[k] });
+    for (int k = 0; k < WAYS; ++k) dt_chart_line(c, &(dt_series){ .label = net[k], .n = (size_t)r->n, .x = r->workers, .y = r->speed[k] });
+    save_picture(NULL, c, "drawn in ", "%s_speedup.png", prefix);
+}
+
+static void draw_accuracy(const results *r, const char *prefix) {
+    static const char *const label[WAYS] = { "no lock", "one lock", "averaged" };
+    double accuracy[WAYS][MOST], least = 1.0, most = 0.0;
+    char title[240], subtitle[120];
+    for (int k = 0; k < WAYS; ++k)
+        for (int i = 0; i < r->n; ++i) accuracy[k][i] = r->net[k][i].accuracy;
+    for (int i = 0; i < r->n; ++i) least = fmin(least, accuracy[0][i]), most = fmax(most, accuracy[0][i]);
+    snprintf(title, sizeof title, "No lock: %.1f to %.1f %% with 1 to %d workers. %d that only average at the end: %.1f %%", 100 * least, 100 * most, r->n,
+             r->n, 100 * accuracy[2][r->n - 1]);
+    snprintf(subtitle, sizeof subtitle, "The dense net's test accuracy after one epoch, dropout off; %s", r->opt);
+    dt_chart *c = chart(r, title, subtitle, "workers", "test accuracy", true);
+    dt_chart_shade_cores(c);
+    for (int k = 0; k < WAYS; ++k) dt_chart_line(c, &(dt_series){ .label = label[k], .n = (size_t)r->n, .x = r->workers, .y = accuracy[k] });
+    save_picture(NULL, c, "drawn in ", "%s_accuracy.png", prefix);
+}
+
+static void draw_staleness(const results *r, const char *prefix) {
     enum { BINS = 8 };
     static const int from[BINS + 1] = { 0, 1, 2, 3, 4, 8, 16, 32, DT_STALENESS_BINS };
     static const char *const number[BINS] = { "0", "1", "2", "3", "4-7", "8-15", "16-31", "32+" }, *const who[MOST] = { "N = 1", "N = 2", "N = 3", "N = 4", "N = 5" };
-    double accuracy[MOST], bars[MOST * BINS] = { 0.0 }, least = 1.0, most = 0.0;
+    double bars[MOST * BINS] = { 0.0 };
     char title[240];
-    const int at = dt_cores() < r->n ? dt_cores() : r->n; // as many workers as cores
-    snprintf(title, sizeof title, "%d workers on %d core%s: %.2f times one without a lock, %.2f times with one; the dense net %.2f times", at, dt_cores(),
-             dt_cores() == 1 ? "" : "s", r->speed[0][at - 1], r->speed[1][at - 1], r->speed[2][at - 1]);
-    dt_chart *c = chart(r, title, "Each speed against one worker without a lock (sparse), or one worker (net)", "workers", "speedup", false);
-    dt_chart_shade_cores(c);
-    dt_chart_reference(c, &(dt_reference){ .label = "ideal", .slope = 1.0, .from = 1.0, .to = r->n });
-    for (int k = 0; k < 3; ++k) dt_chart_line(c, &(dt_series){ .label = label[k], .n = (size_t)r->n, .x = r->workers, .y = r->speed[k] });
-    save_picture(NULL, c, "drawn in ", "%s_speedup.png", prefix);
-
-    for (int i = 0; i < r->n; ++i) accuracy[i] = r->net[i].accuracy, least = fmin(least, accuracy[i]), most = fmax(most, accuracy[i]);
-    snprintf(title, sizeof title, "The dense net stays between %.1f and %.1f %% with 1 to %d workers and no lock", 100 * least, 100 * most, r->n);
-    c = chart(r, title, "Test accuracy after one epoch, dropout off; Adam", "workers", "test accuracy", true);
-    dt_chart_shade_cores(c);
-    dt_chart_line(c, &(dt_series){ .label = "accuracy", .n = (size_t)r->n, .x = r->workers, .y = accuracy });
-    save_picture(NULL, c, "drawn in ", "%s_accuracy.png", prefix);
-
     for (int i = 1; i < r->n; ++i)
         for (int b = 0; b < BINS; ++b)
-            for (int k = from[b]; k < from[b + 1]; ++k) bars[(i - 1) * BINS + b] += r->net[i].share[k];
-    snprintf(title, sizeof title, "A step is %.1f steps late on average with 2 workers, %.1f with %d", r->net[1].stale, r->net[r->n - 1].stale, r->n);
-    c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = "Staleness: steps by others between a worker's copy of the vector and its own addition",
+            for (int k = from[b]; k < from[b + 1]; ++k) bars[(i - 1) * BINS + b] += r->net[0][i].share[k];
+    if (r->n == 2) snprintf(title, sizeof title, "A step is %.1f steps late on average with 2 workers", r->net[0][1].stale);
+    else snprintf(title, sizeof title, "A step is %.1f steps late on average with 2 workers, %.1f with %d", r->net[0][1].stale, r->net[0][r->n - 1].stale, r->n);
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = "Staleness: steps by others between a worker's copy of the vector and its own addition",
         .caption = r->about, .machine = true, .x_label = "steps by others in between", .y_label = "share of the steps", .y_format = DT_TICKS_PERCENT });
     dt_chart_bars(c, &(dt_bars){ .groups = BINS, .series = (size_t)r->n - 1, .names = number, .labels = who + 1, .y = bars });
     save_picture(NULL, c, "drawn in ", "%s_staleness.png", prefix);
 }
 
 int main(int argc, char **argv) {
-    settings s = { .data = "auto", .batch = 32, .seed = 1234 };
+    settings s = { .data = "auto", .optimizer = "adam", .batch = 32, .seed = 1234 };
     const option_desc options[] = {
         { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
         { "images", 'i', &s.images, "N   training images of the net; default 20000, --quick 1024" },
         { "samples", 'i', &s.samples, "N   of the sparse problem, at most 10000000; default 200000, --quick 20000" },
         { "workers", 'i', &s.workers, "N   the most threads, 2 to 5; default 5, --quick 2" },
         { "batch", 'i', &s.batch, "B   of each worker, default 32" },
+        { "optimizer", 's', &s.optimizer, "adam|sgd   of each worker of the net, default adam" },
+        { "lr", 'f', &s.lr, "X   of the net, default 0.001 for adam, 0.05 for sgd" },
+        { "pin", 'b', &s.pin, "    the net's worker i stays on core i" },
         { "seed", 'u', &s.seed, "S   default 1234" },
         { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with CSVs; default figures/ch10, with --quick none" },
         { "quick", 'b', &s.quick, "    less of everything" },
     };
     dt_comm *comm = begin_program(argc, argv, "Hogwild by hand: threads that share one parameter vector without a lock.", options, sizeof options);
+    end_cleanly_on_signals();
+    s.adam = strcmp(s.optimizer, "adam") == 0;
+    if (!s.adam && strcmp(s.optimizer, "sgd") != 0) usage_error(comm, "ch10", "--optimizer: adam or sgd is needed");
+    if (!(s.lr > 0.0f)) s.lr = s.adam ? 1e-3f : 0.05f;
     if (s.workers > MOST || s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
     if (s.batch > 65536 || s.samples > 10000000) usage_error(comm, "ch10", "at most --batch 65536 and --samples 10000000");
     if (!s.png && !s.quick) s.png = "figures/ch10";
@@ -361,11 +396,13 @@ int main(int argc, char **argv) {
     check_all(comm, dt_dataset_view(&few, &test, 0, s.quick ? 1000 : test.count));
     print_machine(comm, &some, r.n);
     show_lost();
+    end_if_asked(comm);
 
+    r.opt = s.adam ? "Adam" : "SGD";
     measure_sparse(comm, &s, &r);
     measure_net(comm, &s, &some, &few, &r);
     snprintf(r.about, sizeof r.about, "Net: %s, %u training and %u test images. Sparse: %d synthetic samples. ", some.name, some.count, few.count, s.samples);
-    if (s.png) draw(&r, s.png);
+    if (s.png) draw_speedup(&r, s.png), draw_accuracy(&r, s.png), draw_staleness(&r, s.png);
     return end_program(comm, &train, &test);
 }
 
@@ -374,5 +411,5 @@ int main(int argc, char **argv) {
 // 1. Predict: with 16 features of d in each sample and two threads, at which d do half of the updates meet another one?
 //    Change FEATURES and look at the loss and at the speed.
 // 2. Implement: one lock for each 4096 features instead of one for all. In which order must a thread take two of them?
-// 3. Measure: the dense net with one worker and dt_sgd instead of Adam, then with five. Adam's state is each worker's own: what
+// 3. Measure: the dense net with --optimizer sgd, on one worker and on five. Adam's state is each worker's own: what
 //    does that do to steps that are stale?

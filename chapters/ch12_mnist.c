@@ -25,7 +25,7 @@
 // 128, 10 epochs for the first two; Adam, batch 32, one epoch for Hogwild. Every one of them can be said on the command line.
 
 typedef struct settings {
-    const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *algorithm_name, *trace;
+    const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *trace;
     int threads, epochs, batch, per_rank_batch, average_every, bucket;
     float lr, momentum, patience;
     uint64_t seed;
@@ -43,9 +43,10 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (s->batch > 1 << 20 || s->per_rank_batch > 1 << 20) usage_error(comm, "ch12", "--batch: at most 1048576");
     if (s->batch && s->per_rank_batch) usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
     if (s->average_every && strcmp(s->method, "psgd") != 0) usage_error(comm, "ch12", "--average-every goes with --method psgd");
+    if (s->threads > 1 && s->algorithm == DT_MPI) usage_error(comm, "ch12", "--algorithm mpi is for processes: start it with mpiexec, without --threads");
     if (s->pin && !s->hogwild) usage_error(comm, "ch12", "--pin goes with --method hogwild");
     if (s->hogwild && (s->profile || s->trace)) usage_error(comm, "ch12", "Hogwild's workers never wait: --profile and --trace say nothing to it");
-    if (s->hogwild && (s->float_sums || s->bucket || s->per_rank_batch || s->algorithm_name))
+    if (s->hogwild && (s->float_sums || s->bucket || s->per_rank_batch || s->algorithm != DT_AUTO))
         usage_error(comm, "ch12", "Hogwild has no sums over ranks: --float-sums, --bucket, --per-rank-batch and --algorithm say nothing to it");
     if (s->save && strcmp(s->save, "") == 0) usage_error(comm, "ch12", "--save: a file name is needed");
 }
@@ -63,17 +64,17 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         { "momentum", 'z', &s->momentum, "M   of sgd, default 0.5" },
         { "optimizer", 's', &s->optimizer, "sgd|adam   default sgd, Hogwild adam" },
         { "seed", 'u', &s->seed, "S   of initial values, shuffling, dropout; default 1234" },
-        { "algorithm", 's', &s->algorithm_name, "A   of the all-reduce: auto, naive, tree, ring, doubling, halving, mpi, shared" },
+        ALGORITHM_OPTION(&s->algorithm),
         { "bucket", 'i', &s->bucket, "KB   of gradient that starts on its way while the rest is computed; default 1024" },
         { "float-sums", 'b', &s->float_sums, "    add gradients as floats: not the same bits for every number of ranks" },
-        { "average-every", 'i', &s->average_every, "H   psgd: average every H steps, default once at the end" },
+        { "average-every", 'h', &s->average_every, AVERAGE_EVERY_HELP "; with psgd, default once at the end" },
         { "csv", 's', &s->csv, "FILE   append one row for this run" },
         { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
         { "save", 's', &s->save, "FILE   write the parameters as safetensors" },
         { "report", 's', &s->report, "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
         { "pin", 'b', &s->pin, "    hogwild: worker i stays on core i" },
         { "profile", 'b', &s->profile, "    after each epoch, a table of what each rank's time went to: computing, waiting, adding" },
-        { "trace", 's', &s->trace, "FILE   write the last steps as Chrome trace JSON, for ui.perfetto.dev" },
+        { "trace", 's', &s->trace, "FILE   write what each rank did when as Chrome trace JSON, for ui.perfetto.dev" },
         { "patience", 'f', &s->patience, "S   seconds until a rank that does nothing ends the job; default 5, or 100 steps if longer" },
         { "doctor", 'b', &s->doctor, "    no training: only look at how the job was started" },
         { "quiet", 'b', &s->quiet, "    print nothing but errors" },
@@ -83,7 +84,6 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
     if (!s->optimizer) s->optimizer = s->hogwild ? "adam" : "sgd";
     s->adam = strcmp(s->optimizer, "adam") == 0;
     refuse_nonsense(comm, s);
-    if (s->algorithm_name && dt_algorithm_parse(s->algorithm_name, &s->algorithm) != DT_OK) usage_error(comm, "ch12", dt_error());
     if (!s->threads) s->threads = 1;
     if (!s->epochs) s->epochs = s->hogwild ? 1 : 10;
     if (s->per_rank_batch) s->batch = s->per_rank_batch * (s->threads > 1 ? s->threads : dt_comm_size(comm));
@@ -131,7 +131,7 @@ static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *
     watch w = { .comm = comm, .s = s, .show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2), .cost = dt_comm_times(comm) };
     const dt_train_desc desc = { .data = data, .epochs = s->epochs, .batch = (uint32_t)s->batch, .seed = s->seed,
                                  .algorithm = s->algorithm, .pin = s->pin, .bucket_bytes = (size_t)s->bucket * 1024,
-                                 .average_every = (uint32_t)s->average_every, .on_step = after_step, .user = &w };
+                                 .average_every = steps_between(s->average_every, psgd_steps(data->count, (uint32_t)s->batch, dt_comm_size(comm))), .on_step = after_step, .user = &w };
     r->workers = dt_comm_size(comm);
     if (strcmp(s->method, "sync") == 0) return dt_train_sync(net, opt, comm, &desc, &r->train);
     if (strcmp(s->method, "psgd") == 0) return dt_train_psgd(net, opt, comm, &desc, &r->train);
@@ -193,9 +193,9 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     if (error == DT_OK) error = train(s, net, opt, comm, j->training, &r);
     if (error == DT_OK && s->trace) error = dt_trace_write(comm, s->trace);
     if (error == DT_OK) error = dt_evaluate(net, j->testing, comm, &r.test);
+    if (error == DT_OK && brings_result(comm)) j->stopped = r.train.stopped; // all processes end with one code
     if (error == DT_OK && dt_comm_rank(comm) == 0) {
         r.hash = dt_net_hash(net);
-        j->stopped = r.train.stopped;
         j->written = write_all(j, net, &r); // only rank 0 can meet this error, so it waits until all are done
     }
     dt_optimizer_free(opt);
@@ -208,15 +208,17 @@ int main(int argc, char **argv) {
     dt_comm *comm = dt_comm_world(&argc, &argv);
     if (!comm) die(NULL);
     read_settings(argc, argv, comm, &s);
+    if (dt_comm_set_algorithm(comm, s.algorithm) != DT_OK) usage_error(comm, "ch12", dt_error());
     if (s.report) {
         if (dt_comm_rank(comm) == 0) check(comm, write_report(s.report));
         dt_comm_free(comm);
         return 0;
     }
+    end_cleanly_on_signals();
     dt_dataset training, testing;
     load_data(comm, s.data, "ch12", &training, &testing);
     const uint64_t said[] = { (uint64_t)s.epochs, (uint64_t)s.batch, s.seed, (uint64_t)s.adam, (uint64_t)s.algorithm, s.float_sums,
-                              (uint64_t)(1e6f * s.lr), (uint64_t)(1e6f * s.momentum), dt_hash(s.method, strlen(s.method), 0) };
+                              (uint64_t)(1e6f * s.lr), (uint64_t)(1e6f * s.momentum), (uint64_t)s.average_every, dt_hash(s.method, strlen(s.method), 0) };
     ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES,
                                         .settings = dt_hash(said, sizeof said, 0), .data_name = training.name, .data = training.hash }, s.quiet);
     if (!s.quiet || s.doctor) print_machine(comm, &training, s.threads);
@@ -225,7 +227,6 @@ int main(int argc, char **argv) {
         dt_comm_free(comm);
         return 0;
     }
-    end_cleanly_on_signals();
     job j = { .s = &s, .training = &training, .testing = &testing };
     check(comm, s.threads > 1 && !s.hogwild ? dt_run_ranks(s.threads, run_rank, &j) : run_rank(comm, &j));
     check_all(comm, j.written);

@@ -108,10 +108,14 @@ CHAPTER_FN void sort_numbers(double *x, size_t n) { qsort(x, n, sizeof *x, by_va
 
 typedef struct option_desc {
     const char *name;      // "epochs", for --epochs
-    char kind;             // 'i' int >= 1, 'u' 64-bit seed, 'f' float > 0, 'z' float >= 0, 's' text, 'b' switch
-    void *value;           // int, uint64_t, float, const char *, bool
+    char kind;             // 'i' int >= 1, 'u' 64-bit seed, 'f' float > 0, 'z' float >= 0, 's' text, 'b' switch, 'a' algorithm,
+                           // 'h' int: steps, or with an e behind it epochs, which become a number below 0
+    void *value;           // int, uint64_t, float, const char *, bool, dt_algorithm
     const char *help;      // "N   how often the data are seen"
 } option_desc;
+
+#define ALGORITHM_OPTION(value) { "algorithm", 'a', value, "A   of the all-reduce: auto, naive, tree, ring, doubling, halving, mpi, shared; default auto" }
+#define AVERAGE_EVERY_HELP "H   steps between two averages, or epochs as 1e, 2e"
 
 CHAPTER_FN void print_help(const char *program, const char *about, const option_desc *options, int count) {
     printf("%s\n\nusage: %s [options]\n", about, program);
@@ -131,6 +135,18 @@ CHAPTER_FN bool set_option(const option_desc *o, const char *text, char *why, si
             return true;
         }
         snprintf(why, size, "--%s %s: a whole number, at least %d, is needed", o->name, text, o->kind == 'i');
+        return false;
+    }
+    if (o->kind == 'a') {
+        if (dt_algorithm_parse(text, o->value) == DT_OK) return true;
+        snprintf(why, size, "--%s: %.200s", o->name, dt_error());
+        return false;
+    }
+    if (o->kind == 'h') {
+        const long long n = strtoll(text, &end, 10);
+        const bool epochs = end != text && *end == 'e' && !end[1];
+        if (end != text && (!*end || epochs) && n >= 1 && n <= 1000000000LL) { *(int *)o->value = (int)(epochs ? -n : n); return true; }
+        snprintf(why, size, "--%s %s: a number of steps such as 16, or of epochs such as 1e, is needed", o->name, text);
         return false;
     }
     float x = strtof(text, &end);
@@ -164,12 +180,73 @@ CHAPTER_FN void read_options(int argc, char **argv, dt_comm *comm, const char *a
     }
 }
 
-// ---- How a program begins: it joins its ranks, if it was started as several, and reads its options. How it ends.
+// ---- The MPI doctor looks at how the job was started: a warning is printed, an error ends the program.
+
+CHAPTER_FN void ask_doctor(dt_comm *comm, const dt_doctor_desc *desc, bool quiet) {
+    char text[2048];
+    dt_err error = dt_comm_doctor(comm, desc, text, sizeof text);
+    if (*text && dt_comm_rank(comm) == 0 && (error != DT_OK || !quiet)) fputs(text, error != DT_OK ? stderr : stdout);
+    fflush(stderr);
+    if (error == DT_OK) return;
+    dt_barrier(comm);
+    dt_comm_free(comm);
+    exit(1);
+}
+
+// ---- A clean end on the first SIGINT or SIGTERM, with what was measured so far and exit code 130.
+
+static volatile sig_atomic_t stop_asked;
+CHAPTER_FN void on_signal(int number) { (void)number; stop_asked = 1; }
+
+CHAPTER_FN void end_cleanly_on_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = (int)SA_RESETHAND; // a second signal ends the program at once
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+// Whether any rank was asked to stop: all ranks call it at the same point, and all hear the same.
+CHAPTER_FN bool all_stop(dt_comm *comm) {
+    int64_t asked = stop_asked;
+    check(comm, dt_allreduce(comm, &asked, 1, DT_I64, DT_MAX, DT_AUTO));
+    return asked != 0;
+}
+
+// Between two measurements: ends the program if any rank was asked to.
+CHAPTER_FN void end_if_asked(dt_comm *comm) {
+    if (!all_stop(comm)) return;
+    if (dt_comm_rank(comm) == 0) printf("stopped early: what stands above was measured, the rest was not\n");
+    dt_comm_free(comm);
+    exit(130);
+}
+
+// ---- How a program begins: it joins its ranks, if it was started as several, reads its options, and has the doctor look.
+// ---- How it ends.
+
+// All ranks are to have one command line; the program's name may differ from host to host.
+CHAPTER_FN uint64_t hash_of_words(int argc, char **argv) {
+    uint64_t hash = 0;
+    for (int i = 1; i < argc; ++i) hash = dt_hash(argv[i], strlen(argv[i]) + 1, hash);
+    return hash;
+}
+
+// Says to ranks that are threads, too, which all-reduce to use; "mpi" is for processes, and threads then choose for themselves.
+CHAPTER_FN dt_err use_algorithm(dt_comm *comm, dt_algorithm algorithm) {
+    const bool threads = strcmp(dt_comm_backend_name(comm), "threads") == 0;
+    return dt_comm_set_algorithm(comm, threads && algorithm == DT_MPI ? DT_AUTO : algorithm);
+}
 
 CHAPTER_FN dt_comm *begin_program(int argc, char **argv, const char *about, const option_desc *options, size_t bytes) {
     dt_comm *comm = dt_comm_world(&argc, &argv);
     if (!comm) die(NULL);
+    const uint64_t words = hash_of_words(argc, argv); // getopt reorders them
+    const char *program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
     read_options(argc, argv, comm, about, options, (int)(bytes / sizeof *options));
+    ask_doctor(comm, &(dt_doctor_desc){ .program = argv[0], .settings = words }, true);
+    for (size_t i = 0; i < bytes / sizeof *options; ++i)
+        if (options[i].kind == 'a' && use_algorithm(comm, *(const dt_algorithm *)options[i].value) != DT_OK) usage_error(comm, program, dt_error());
     return comm;
 }
 
@@ -200,17 +277,36 @@ CHAPTER_FN dt_net *mnist_net(int classes) {
 
 // ---- Data: found on every rank; the name was checked as an option, the files may still be missing or broken.
 
+// Where some hosts have the data and others do not, or others, the doctor says so: nobody trains on two data sets at once.
 CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train, dt_dataset *test) {
+    enum { NOTHING, DRAWN, FASHION, MNIST };
+    static const char *const name[] = { "", "synthetic", "fashion", "mnist" };
     dt_comm_phase(comm, "loading data");
     dt_err error = dt_dataset_find(train, test, which);
     if (error == DT_EARG) usage_error(comm, program, dt_error());
-    check_all(comm, error);
+    const int64_t mine = error != DT_OK ? NOTHING : strcmp(train->name, "MNIST") == 0 ? MNIST : strcmp(train->name, "Fashion-MNIST") == 0 ? FASHION : DRAWN;
+    int64_t most = mine, least = mine;
+    check(comm, dt_allreduce(comm, &most, 1, DT_I64, DT_MAX, DT_AUTO));
+    check(comm, dt_allreduce(comm, &least, 1, DT_I64, DT_MIN, DT_AUTO));
+    if (least == most) check_all(comm, error);
+    ask_doctor(comm, &(dt_doctor_desc){ .program = program, .data_name = name[most], .data = mine < most ? 0 : train->hash }, true);
 }
 
 // Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over these images alone.
 CHAPTER_FN dt_batch batch_of(const dt_dataset *data, const uint32_t *index, uint32_t first, uint32_t count) {
     return (dt_batch){ .pixels = data->pixels, .labels = data->labels, .mean = data->mean, .std = data->std,
                        .index = index, .first = first, .count = count, .global_count = count };
+}
+
+// Steps of the rank with the largest share in one epoch of PSGD; and an average-every option in steps.
+CHAPTER_FN uint32_t psgd_steps(uint32_t count, uint32_t batch, int ranks) {
+    const uint32_t share = (count + (uint32_t)ranks - 1) / (uint32_t)ranks, own = dt_psgd_batch(batch, ranks);
+    return (share + own - 1) / own;
+}
+
+CHAPTER_FN uint32_t steps_between(int every, uint32_t steps_an_epoch) {
+    const uint64_t steps = every < 0 ? (uint64_t)-every * steps_an_epoch : (uint64_t)every;
+    return steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX;
 }
 
 // A job that runs on several ranks brings its results back in its argument. Ranks that are threads share it, and only rank 0
@@ -250,32 +346,7 @@ CHAPTER_FN void save_picture(dt_comm *comm, dt_chart *chart, const char *say, co
 }
 #endif
 
-// ---- The MPI doctor looks at how the job was started: a warning is printed, an error ends the program.
-
-CHAPTER_FN void ask_doctor(dt_comm *comm, const dt_doctor_desc *desc, bool quiet) {
-    char text[2048];
-    dt_err error = dt_comm_doctor(comm, desc, text, sizeof text);
-    if (*text && dt_comm_rank(comm) == 0 && (error != DT_OK || !quiet)) fputs(text, error != DT_OK ? stderr : stdout);
-    fflush(stderr);
-    if (error == DT_OK) return;
-    dt_barrier(comm);
-    dt_comm_free(comm);
-    exit(1);
-}
-
-// ---- Progress on a terminal, and a clean end on the first SIGINT or SIGTERM.
-
-static volatile sig_atomic_t stop_asked;
-CHAPTER_FN void on_signal(int number) { (void)number; stop_asked = 1; }
-
-CHAPTER_FN void end_cleanly_on_signals(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_signal;
-    action.sa_flags = (int)SA_RESETHAND; // a second signal ends the program at once
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
+// ---- Progress on a terminal.
 
 // For dt_train_desc.on_step; user points at a bool: whether to show progress (rank 0, standard error a terminal).
 CHAPTER_FN bool show_progress(const dt_progress *progress, void *user) {

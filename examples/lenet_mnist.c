@@ -23,6 +23,7 @@
 
 typedef struct settings {
     const char *data;
+    dt_algorithm algorithm;
     int batch, epochs, images;
     float lr, momentum;
     uint64_t seed;
@@ -84,6 +85,7 @@ static dt_err epochs(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm 
             DT_TRY(step(net, opt, comm, &batch, summed, &times[r->steps], &times[most + r->steps]));
             const dt_score now = dt_net_score(net); // of all ranks' images
             dt_score_add(&sum, &now);
+            if (r->steps % 10 == 9) end_if_asked(comm);
         }
         r->loss = dt_score_loss(&sum);
     }
@@ -170,9 +172,11 @@ int main(int argc, char **argv) {
         { "lr", 'f', &s.lr, "X   default 0.001" },
         { "momentum", 'z', &s.momentum, "M   default 0.85" },
         { "seed", 'u', &s.seed, "S   default 1234" },
+        ALGORITHM_OPTION(&s.algorithm),
         { "quick", 'b', &s.quick, "    fewer images" },
     };
     dt_comm *comm = begin_program(argc, argv, "LeNet on MNIST over MPI: averaged and summed gradients, and when R ranks pay.", options, sizeof options);
+    end_cleanly_on_signals();
     if (s.batch > 4096) usage_error(comm, "lenet_mnist", "--batch: at most 4096");
     dt_dataset data, test, some;
     load_data(comm, s.data, "lenet_mnist", &data, &test);

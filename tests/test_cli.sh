@@ -62,6 +62,9 @@ refuses 2 "--method" --method magic
 refuses 2 "--optimizer" --optimizer magic
 refuses 2 "unexpected" surplus
 refuses 2 "--batch 9999999999999" --batch 9999999999999
+refuses 2 '"magic" is not one of auto, naive, tree, ring, doubling, halving, mpi, shared' --algorithm magic
+refuses 2 "--average-every 2.5" --method psgd --average-every 2.5
+refuses 2 "--average-every goes with" --average-every 2e
 
 # ---- data: 1
 refuses 1 "Fashion-MNIST" --data fashion
@@ -142,7 +145,105 @@ if [ $code -eq 77 ] || [ $code -eq 127 ]; then echo "skipped: --save in PyTorch 
 elif [ $code -eq 0 ] && [ "$theirs" = "$accuracy" ]; then good
 else bad "--save: PyTorch ends with $code and scores $theirs, ch12 $accuracy"; fi
 
+# ---- --algorithm and --average-every in every trainer; the other programs' options
+column() { tail -n 1 "$csv" | cut -d, -f12; }
+for method in sync psgd; do
+    runs 3 $method 3 128
+    want=$(column)
+    ways="tree ring mpi"
+    [ $method = sync ] || ways="naive doubling halving shared"
+    for a in $ways; do
+        runs 3 $method 3 128 --algorithm $a
+        if [ "$(column)" = "$want" ]; then good; else bad "$method by $a: other weights"; fi
+    done
+done
+runs 3 psgd 3 128 --average-every 1e
+by_epochs=$(column)
+runs 3 psgd 3 128 --average-every 5     # 640 images: 5 steps of 48 a rank
+if [ "$(column)" = "$by_epochs" ] && [ "$by_epochs" != "$want" ]; then good; else bad "--average-every 1e is not an epoch's 5 steps"; fi
+launch 0 "$ch12" --method psgd --threads 2 --algorithm mpi
+if [ $code -eq 2 ] && grep -q "is for processes" "$dir/err"; then good; else bad "--threads 2 --algorithm mpi: exit code $code"; fi
+runs 2 sync 2 128 --per-rank-batch 64
+together=$(column)
+runs 2 sync 2 128 --batch 128
+if [ "$(column)" = "$together" ]; then good; else bad "--per-rank-batch 64 on 2 ranks is not --batch 128"; fi
+
+# says NAME WORDS RANKS ARGUMENTS ...: exit code 2, and one line with the words
+says() {
+    name=$1 words=$2 ranks=$3
+    shift 3
+    launch "$ranks" "$top/$name" "$@"
+    if [ $code -eq 2 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -qF -e "$words" "$dir/err"; then good
+    else bad "$name $* on $ranks ranks: exit code $code, or not one line with \"$words\""; fi
+}
+for name in ch08 ch09; do
+    says $name '"magic" is not one of' 0 --algorithm magic
+    says $name '"magic" is not one of' 3 --algorithm magic
+    says $name "--lr nan" 2 --lr nan
+    says $name "--batch 0" 2 --batch 0
+    says $name '"mars"' 2 --data mars
+done
+says ch07 "--png needs a value" 2 --png
+says ch08 "lost-sum is the only one" 2 --bug other
+says ch09 "--average-every 0" 2 --average-every 0
+says ch09 "--average-every 1f" 0 --average-every 1f
+says ch10 "--optimizer" 0 --optimizer magic
+says ch10 "--workers" 0 --workers 1
+launch 2 "$top/ch09" --quick --images 640 --average-every 1e --algorithm ring
+if [ $code -eq 0 ] && grep -q "^5  *2 averages" "$dir/out"; then good; else bad "ch09 --average-every 1e: exit code $code"; fi
+launch 3 "$top/ch08" --quick --data synthetic --algorithm doubling
+if [ $code -eq 0 ] && grep -q "^exact sums.*one hash" "$dir/out"; then good; else bad "ch08 --algorithm doubling: exit code $code"; fi
+
+# ---- the doctor in every program: several jobs of one rank, other settings, a host without the data
+for name in ch07 ch08 ch09 ch12; do
+    OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 launch 0 "$top/$name"
+    if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^error: the launcher of Open MPI started 2 jobs of one rank.*type mpiexec" "$dir/err"; then good
+    else bad "$name under another MPI's launcher: exit code $code"; fi
+done
+launch 1 "$top/ch08" --quick : -n 1 "$top/ch08" --quick --lr 0.1
+if [ $code -ne 0 ] && grep -q "^error: rank 1 .* has other settings" "$dir/err"; then good; else bad "ch08 with two command lines: exit code $code"; fi
+for which in mnist auto; do
+    launch 1 env "DTRAIN_DATA=$dir/data" "$top/ch09" --data $which : -n 1 env "DTRAIN_DATA=$dir/nothing" "$top/ch09" --data $which
+    if [ $code -ne 0 ] && [ "$(grep -c "^error" "$dir/err")" -eq 1 ] && grep -q "^error: rank 1: host .* does not have the data (mnist); type .make data." "$dir/err"; then good
+    else bad "--data $which on one of two hosts: exit code $code"; fi
+done
+
+# ---- no room in /dev/shm: the same weights, and what to do
+for room in ro size=64k; do
+    if ! unshare -rm mount -t tmpfs -o $room none /dev/shm 2>/dev/null; then echo "skipped: /dev/shm (mounts are not allowed here)"; continue; fi
+    timeout 60 unshare -rm sh -c "mount -t tmpfs -o $room none /dev/shm && \"\$@\"" sh "$mpiexec" -n 2 "$ch12" --epochs 2 --seed 5 --csv "$csv" >"$dir/out" 2>"$dir/err"
+    code=$?
+    if [ $code -eq 0 ] && [ "$(column)" = "$together" ]; then good; else bad "/dev/shm with $room: exit code $code, weights $(column)"; fi
+    if [ $room = ro ] || grep -q "make room in /dev/shm" "$dir/out"; then good; else bad "/dev/shm with $room: no word about it"; fi
+done
+
+# ---- --trace: JSON in which each rank has a name, and its intervals are not negative and lie in each other or apart
+launch 3 "$ch12" --epochs 1 --trace "$dir/trace.json"
+python=python3
+if ! command -v $python >/dev/null 2>&1; then echo "skipped: --trace (there is no python3)"
+elif $python "$top/tests/check_trace.py" "$dir/trace.json" 3 >"$dir/err" 2>&1; then good
+else bad "--trace"; fi
+
 # ---- a clean end on a signal: 130, and the results so far
+# stops SIGNAL WORDS COMMAND ...
+stops() {
+    signal=$1 words=$2
+    shift 2
+    "$@" >"$dir/out" 2>"$dir/err" </dev/null &
+    job=$!
+    sleep 2
+    kill -"$signal" $job
+    from=$(date +%s)
+    wait $job
+    code=$?
+    if [ $(($(date +%s) - from)) -gt 15 ]; then bad "$signal to $*: took $(($(date +%s) - from)) s"
+    elif [ $code -eq 130 ] && grep -q "$words" "$dir/out"; then good; else bad "$signal to $*: exit code $code"; fi
+}
+stops TERM "stopped early" "$mpiexec" -n 2 "$ch12" --epochs 1000000 --csv "$dir/stopped.csv"
+if [ "$(grep -c "^sync,2," "$dir/stopped.csv" 2>/dev/null)" -eq 1 ]; then good; else bad "no row of a run that was stopped"; fi
+stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch08" --data synthetic --epochs 1000000 --png "$dir/x.png"
+stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch09" --images 640 --epochs 10000 --png "$dir/x"
+stops TERM "^stopped early" "$top/ch10" --images 640 --png "$dir/x"
 "$ch12" --epochs 1000000 >"$dir/out" 2>"$dir/err" </dev/null &
 job=$!
 sleep 1

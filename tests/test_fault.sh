@@ -8,7 +8,7 @@ MPIEXEC=$(command -v mpiexec.mpich || echo mpiexec)
 MPICC=$(command -v mpicc.mpich || echo mpicc)
 work=$(mktemp -d) || exit 2
 trap 'kill $busy 2>/dev/null; rm -rf "$work"' EXIT
-passed=0 failed=0 busy=
+passed=0 failed=0 busy= hosts=
 
 program=$1
 if [ -z "$program" ]; then
@@ -22,14 +22,15 @@ fail() { failed=$((failed + 1)); echo "FAILED $*"; sed 's/^/    /' "$work/err"; 
 # run RANKS METHOD HOW VICTIM SECONDS: sets code and ms
 run() {
     start=$(now)
-    timeout 30 "$MPIEXEC" -n "$1" "$program" "$2" "$3" "$4" "$5" >"$work/out" 2>"$work/err"
+    # shellcheck disable=SC2086
+    timeout -k 1 30 "$MPIEXEC" $hosts -n "$1" "$program" "$2" "$3" "$4" "$5" >"$work/out" 2>"$work/err"
     code=$? ms=$((($(now) - start) / 1000000))
 }
 
 # broken RANKS METHOD HOW VICTIM SECONDS PATTERN: the one line must match it
 broken() {
     run "$1" "$2" "$3" "$4" "$5"
-    what="$3, $1 ranks, $2, victim $4: exit code $code, $ms ms"
+    what="$3, $1 ranks${hosts:+ on two hosts}, $2, victim $4: exit code $code, $ms ms"
     lines=$(grep -c 'rank [0-9]* (' "$work/err")
     if [ "$code" -eq 0 ] || [ "$code" -eq 124 ]; then fail "$what: must end non-zero"
     elif [ "$ms" -gt 5000 ]; then fail "$what: too late"
@@ -40,7 +41,7 @@ broken() {
 
 healthy() {
     run "$1" "$2" "$3" "$4" "$5"
-    what="$3${busy:+, busy machine}, $1 ranks, $2: exit code $code, $ms ms"
+    what="$3${busy:+, busy machine}, $1 ranks${hosts:+ on two hosts}, $2: exit code $code, $ms ms"
     if [ "$code" -ne 0 ] || [ -s "$work/err" ]; then fail "$what: must be silent"
     else passed=$((passed + 1)); echo "ok     $what"; fi
 }
@@ -64,6 +65,31 @@ for ranks in 2 4; do
     done
 done
 broken 3 sync leave 1 1 "rank 1 ($host.*has left, though others wait for it, after step"
+
+# MPICH's launcher started twice on this machine is two hosts to it: no memory in common, and a failure on the one must end the other
+two_hosts() { # LAYOUT RANKS LAST
+    hosts="-launcher fork -hosts $1"
+    broken "$2" sync kill  "$3" 0 "rank $3 ($host.*ended without saying goodbye, in step 2[0-9] (training)"
+    broken "$2" psgd _exit 0    0 "rank 0 ($host.*ended without saying goodbye, in step 2[0-9] (training)"
+    broken "$2" sync nan   "$3" 0 "rank $3 ($host), step 2[0-9]: .*nan"
+    broken "$2" sync flip  "$3" 0 "rank $3 ($host) .*fc1.weight"
+    broken "$2" psgd open  "$3" 0 "rank $3 ($host): cannot open no-such-images"
+    broken "$2" psgd leave "$3" 1 "rank $3 ($host.*has left, though others wait for it"
+    healthy "$2" sync none 0 0
+    healthy "$2" sync slow "$3" 1
+    healthy "$2" psgd nap 0 1
+    hosts=
+}
+if "$MPIEXEC" -launcher fork -hosts a,b -n 2 true 2>/dev/null; then
+    two_hosts a,b 2 1
+    two_hosts a:2,b:2 4 3
+    hosts="-launcher fork -hosts a,b"                                # alone on a host: the other one misses it
+    broken 2 sync stop 1 1 "rank 1 ($host, process [0-9]*) is not heard from, last seen in step"
+    broken 2 psgd loop 0 1 "rank 0 ($host, process [0-9]*) is not heard from, last seen in step"
+    hosts="-launcher fork -hosts a:2,b:2"
+    broken 4 psgd stop 2 1 "rank 2 ($host.*stopped by a signal, in step 2[0-9] (training)"
+    hosts=
+else echo "skipped: two hosts ($MPIEXEC is not MPICH's)"; fi
 
 healthy 2 sync none 0 0
 healthy 4 psgd none 0 0

@@ -331,6 +331,39 @@ static dt_err local_sgd_averages(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* Every algorithm gives PSGD and the verbs the same bits, and is really the one that is used: it sends what it must. */
+static dt_err algorithms_reach_the_averages(dt_comm *comm, void *arg) {
+    (void)arg;
+    const dt_algorithm ways[] = { DT_AUTO, DT_NAIVE, DT_TREE, DT_RING, DT_DOUBLING, DT_HALVING };
+    const int p = dt_comm_size(comm);
+    uint64_t hash = 0;
+    for (int i = 0; i < 12; ++i) { /* said to the trainer, then to the communicator */
+        dt_net *net;
+        dt_train_result r;
+        dt_step step;
+        uint64_t messages = 0, sent;
+        DT_TRY(make_net(&net, BATCH, 6, false));
+        dt_optimizer *opt = make_sgd(net);
+        DT_TRY(dt_comm_set_algorithm(comm, i < 6 ? DT_AUTO : ways[i % 6]));
+        sent = dt_comm_times(comm).messages;
+        DT_TRY(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = BATCH, .seed = 17, .average_every = 3,
+                             .algorithm = i < 6 ? ways[i] : DT_AUTO }, &r));
+        sent = dt_comm_times(comm).messages - sent;
+        for (int k = 0; dt_allreduce_step(ways[i % 6], k, dt_comm_rank(comm), p, dt_net_count(net), &step); ++k) messages += step.to >= 0;
+        need(i % 6 == 0 || p == 1 || sent >= messages * (1 + COUNT / (uint64_t)p / dt_psgd_batch(BATCH, p) / 3));
+        if (i == 0) hash = dt_net_hash(net);
+        need(dt_net_hash(net) == hash);
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+    DT_TRY(dt_comm_set_algorithm(comm, DT_AUTO));
+    if (p > 1 && strcmp(dt_comm_backend_name(comm), "threads") == 0) {
+        need(dt_comm_set_algorithm(comm, DT_MPI) == DT_EARG && strstr(dt_error(), "the ranks are threads"));
+        DT_TRY(dt_barrier(comm));
+    }
+    return DT_OK;
+}
+
 static dt_err refuses(dt_comm *comm, void *arg) {
     (void)arg;
     dt_net *net;
@@ -359,6 +392,7 @@ static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ra
     { "evaluation changes nothing", evaluation_changes_nothing },
     { "PSGD is the average of its workers", psgd_is_the_average },
     { "local SGD averages in between", local_sgd_averages },
+    { "algorithms reach the averages", algorithms_reach_the_averages },
     { "settings that cannot be meant", refuses },
 };
 enum { CASES = sizeof on_ranks / sizeof *on_ranks };
