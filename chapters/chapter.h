@@ -281,6 +281,8 @@ CHAPTER_FN dt_net *mnist_net(int classes) {
 CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train, dt_dataset *test) {
     enum { NOTHING, DRAWN, FASHION, MNIST };
     static const char *const name[] = { "", "synthetic", "fashion", "mnist" };
+    char path[80];
+    snprintf(path, sizeof path, "./%s", program);
     dt_comm_phase(comm, "loading data");
     dt_err error = dt_dataset_find(train, test, which);
     if (error == DT_EARG) usage_error(comm, program, dt_error());
@@ -289,7 +291,7 @@ CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program,
     check(comm, dt_allreduce(comm, &most, 1, DT_I64, DT_MAX, DT_AUTO));
     check(comm, dt_allreduce(comm, &least, 1, DT_I64, DT_MIN, DT_AUTO));
     if (least == most) check_all(comm, error);
-    ask_doctor(comm, &(dt_doctor_desc){ .program = program, .data_name = name[most], .data = mine < most ? 0 : train->hash }, true);
+    ask_doctor(comm, &(dt_doctor_desc){ .program = path, .data_name = name[most], .data = mine < most ? 0 : train->hash }, true);
 }
 
 // Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over these images alone.

@@ -197,7 +197,7 @@ if [ $code -eq 0 ] && grep -q "^exact sums.*one hash" "$dir/out"; then good; els
 # ---- the doctor in every program: several jobs of one rank, other settings, a host without the data
 for name in ch07 ch08 ch09 ch12; do
     OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 launch 0 "$top/$name"
-    if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^error: the launcher of Open MPI started 2 jobs of one rank.*type mpiexec" "$dir/err"; then good
+    if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^error: the launcher of Open MPI started 2 jobs of one rank.*type mpiexec.* -n 2 .*/$name$" "$dir/err"; then good
     else bad "$name under another MPI's launcher: exit code $code"; fi
 done
 launch 1 "$top/ch08" --quick : -n 1 "$top/ch08" --quick --lr 0.1
