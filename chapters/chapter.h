@@ -286,7 +286,8 @@ CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program,
     dt_comm_phase(comm, "loading data");
     dt_err error = dt_dataset_find(train, test, which);
     if (error == DT_EARG) usage_error(comm, program, dt_error());
-    const int64_t mine = error != DT_OK ? NOTHING : strcmp(train->name, "MNIST") == 0 ? MNIST : strcmp(train->name, "Fashion-MNIST") == 0 ? FASHION : DRAWN;
+    const char *found = error == DT_OK && train->name ? train->name : "";
+    const int64_t mine = error != DT_OK ? NOTHING : strcmp(found, "MNIST") == 0 ? MNIST : strcmp(found, "Fashion-MNIST") == 0 ? FASHION : DRAWN;
     int64_t most = mine, least = mine;
     check(comm, dt_allreduce(comm, &most, 1, DT_I64, DT_MAX, DT_AUTO));
     check(comm, dt_allreduce(comm, &least, 1, DT_I64, DT_MIN, DT_AUTO));
