@@ -286,13 +286,14 @@ CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program,
     dt_comm_phase(comm, "loading data");
     dt_err error = dt_dataset_find(train, test, which);
     if (error == DT_EARG) usage_error(comm, program, dt_error());
-    const char *found = error == DT_OK && train->name ? train->name : "";
+    const dt_dataset *one = train ? train : test;
+    const char *found = error == DT_OK && one ? one->name : "";
     const int64_t mine = error != DT_OK ? NOTHING : strcmp(found, "MNIST") == 0 ? MNIST : strcmp(found, "Fashion-MNIST") == 0 ? FASHION : DRAWN;
     int64_t most = mine, least = mine;
     check(comm, dt_allreduce(comm, &most, 1, DT_I64, DT_MAX, DT_AUTO));
     check(comm, dt_allreduce(comm, &least, 1, DT_I64, DT_MIN, DT_AUTO));
     if (least == most) check_all(comm, error);
-    ask_doctor(comm, &(dt_doctor_desc){ .program = path, .data_name = name[most], .data = mine < most ? 0 : train->hash }, true);
+    ask_doctor(comm, &(dt_doctor_desc){ .program = path, .data_name = name[most], .data = mine < most || !one ? 0 : one->hash }, true);
 }
 
 // Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over these images alone.

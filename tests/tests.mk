@@ -61,7 +61,7 @@ build/tests/make_idx: tests/make_idx.c dtrain.h tests/tests.mk
 
 #   two compilations at once; what they print stays together
 test:
-	@$(MAKE) --no-print-directory -j2 $(TEST_ALL) $(CHAPTERS)
+	@$(MAKE) --no-print-directory -j2 $(TEST_ALL) $(CHAPTERS) $(EXAMPLES)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh
 
 test-elsewhere:
