@@ -1405,7 +1405,8 @@ DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const 
    Turned, where the input channels fill vectors: x is transposed, 16 channels x 16 lanes at each position, so that a vector holds
    16 input channels of one lane, and a number of dy is broadcast. The lanes are then part of the sum, as the positions are, and
    nothing is folded. Order of a weight's sum: one chain, positions in row-major order, at each the lanes 0 to 15. Register tile:
-   OT output channels x 1 or 2 vectors of input channels, 10x2, 8x2 or 16x1, for one tap over all positions that have it.
+   OT output channels x 1 or 2 vectors of input channels, 10x2, 8x2 or 16x1, for one tap over all positions that have it. Where there
+   is one vector only, and kernel rows have three taps, the tile is 8 channels x 3 taps: 11 loads for 24 multiply-adds, not 17 for 16.
 
    In lanes, for the first layers, which have few channels: each weight is a vector of sixteen partial sums, a chain over the
    positions in row-major order per lane, folded at the end (dti_fold). Register tile: OT output channels x NV taps of one
@@ -1605,7 +1606,8 @@ typedef struct dti_ttile {
     const float *x, *dy;                /* x turned: [CV][input positions][16 lanes][16 channels]; dy packed: [positions][OT][16 lanes] */
     float *acc;                         /* [OT][CV][16] */
     size_t acc_channel, acc_vector, x_vector, x_row, x_step, dy_row;
-    int rows, columns;                  /* output positions that have the tap */
+    int rows, columns;                  /* output positions; of one tap: those that have it */
+    int in_first, in_stride, in_columns;/* of three taps: tap v of column j reads input column j*in_stride + in_first + v */
     bool resume;
 } dti_ttile;
 
@@ -1636,31 +1638,75 @@ DTI_INLINE void dti_ttile_run(const int OT, const int CV, const dti_ttile *a)
     }
 }
 
-static void dti_ttile_dispatch(int OT, int CV, const dti_ttile *a)
+/* The same for one vector of channels and three neighbouring taps; at the edges a position may lack some. */
+DTI_INLINE void dti_ttile_step(const int OT, const int from, const int to, dti_v acc[8][3], const float *x, const float *dy)
 {
-    switch (OT * 2 + CV - 1) {
-#if DTI_REGISTERS == 32
-    case 16 * 2: dti_ttile_run(16, 1, a); break;
-    case 10 * 2: dti_ttile_run(10, 1, a); break;
-    case 10 * 2 + 1: dti_ttile_run(10, 2, a); break;
-    case 8 * 2: dti_ttile_run(8, 1, a); break;
-    case 8 * 2 + 1: dti_ttile_run(8, 2, a); break;
-#endif
-    case 4 * 2: dti_ttile_run(4, 1, a); break;
-    case 4 * 2 + 1: dti_ttile_run(4, 2, a); break;
-    case 1 * 2: dti_ttile_run(1, 1, a); break;
-    case 1 * 2 + 1: dti_ttile_run(1, 2, a); break;
+    for (const float *end = dy + DTI_L; dy < end; dy += 4, x += 4 * DTI_L)
+        DTI_UNROLL for (size_t l = 0; l < 4; ++l) {
+            dti_v xs[3];
+            DTI_UNROLL for (int v = from; v < to; ++v) xs[v] = dti_load(x + ((size_t)v * 16 + l) * DTI_L);
+            DTI_UNROLL for (int o = 0; o < OT; ++o) {
+                const dti_v ds = dti_splat(dy[(size_t)o * DTI_L + l]);
+                DTI_UNROLL for (int v = from; v < to; ++v) acc[o][v] = dti_fma(ds, xs[v], acc[o][v]);
+            }
+        }
+}
+
+DTI_INLINE void dti_ttile_taps(const int OT, const dti_ttile *a)
+{
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v acc[8][3];
+        DTI_UNROLL for (int o = 0; o < OT; ++o)
+            DTI_UNROLL for (int v = 0; v < 3; ++v)
+                acc[o][v] = a->resume ? dti_load(a->acc + part + (size_t)o * a->acc_channel + (size_t)v * DTI_L) : dti_splat(0.0f);
+        for (int i = 0; i < a->rows; ++i) {
+            const float *x = a->x + part + (size_t)i * a->x_row, *dy = a->dy + (size_t)i * a->dy_row;
+            for (int j = 0, in = a->in_first; j < a->columns; ++j, in += a->in_stride, x += a->x_step, dy += (size_t)OT * DTI_L) {
+                const int left = a->in_columns - in;
+                if (in >= 0 && left >= 3) dti_ttile_step(OT, 0, 3, acc, x, dy);
+                else if (in == -1 && left >= 3) dti_ttile_step(OT, 1, 3, acc, x, dy);
+                else if (in >= 0 && left == 2) dti_ttile_step(OT, 0, 2, acc, x, dy);
+                else {
+                    if (in >= 0 && left >= 1) dti_ttile_step(OT, 0, 1, acc, x, dy);
+                    if (in >= -1 && left >= 2) dti_ttile_step(OT, 1, 2, acc, x, dy);
+                    if (in >= -2 && left >= 3) dti_ttile_step(OT, 2, 3, acc, x, dy);
+                }
+            }
+        }
+        DTI_UNROLL for (int o = 0; o < OT; ++o)
+            DTI_UNROLL for (int v = 0; v < 3; ++v) dti_store(a->acc + part + (size_t)o * a->acc_channel + (size_t)v * DTI_L, acc[o][v]);
     }
 }
 
-static int dti_ttile_channels(int CV, int O)
+static void dti_ttile_dispatch(int OT, int NV, int CV, const dti_ttile *a)
+{
+    switch (OT * 4 + (NV == 3 ? 3 : CV)) {
+#if DTI_REGISTERS == 32
+    case 16 * 4 + 1: dti_ttile_run(16, 1, a); break;
+    case 10 * 4 + 1: dti_ttile_run(10, 1, a); break;
+    case 10 * 4 + 2: dti_ttile_run(10, 2, a); break;
+    case 8 * 4 + 1: dti_ttile_run(8, 1, a); break;
+    case 8 * 4 + 2: dti_ttile_run(8, 2, a); break;
+    case 8 * 4 + 3: dti_ttile_taps(8, a); break;
+    case 5 * 4 + 3: dti_ttile_taps(5, a); break;
+#endif
+    case 4 * 4 + 1: dti_ttile_run(4, 1, a); break;
+    case 4 * 4 + 2: dti_ttile_run(4, 2, a); break;
+    case 4 * 4 + 3: dti_ttile_taps(4, a); break;
+    case 1 * 4 + 1: dti_ttile_run(1, 1, a); break;
+    case 1 * 4 + 2: dti_ttile_run(1, 2, a); break;
+    case 1 * 4 + 3: dti_ttile_taps(1, a); break;
+    }
+}
+
+static int dti_ttile_channels(int NV, int CV, int O)
 {
 #if DTI_REGISTERS == 32
-    static const int sizes[2][3] = { { 16, 10, 8 }, { 10, 8, 4 } };
+    static const int sizes[3][3] = { { 16, 10, 8 }, { 10, 8, 4 }, { 8, 5, 4 } };
 #else
-    static const int sizes[2][3] = { { 4 }, { 4 } };
+    static const int sizes[3][3] = { { 4 }, { 4 }, { 4 } };
 #endif
-    return O < 8 && O >= 4 ? 4 : dti_wblock(sizes[CV - 1], O);
+    return O < 8 && O >= 4 ? 4 : dti_wblock(sizes[NV == 3 ? 2 : CV - 1], O);
 }
 
 /* sum[16] = the n positions of one channel, per lane in eight chains, position k in chain k mod 8, folded
@@ -1711,7 +1757,7 @@ static void dti_unpool(int channels, int P, int Q, int from, int to, const float
 typedef struct dti_wplan {
     dti_axis rows, columns;
     bool turned, pointwise;             /* pointwise: 1x1 kernel; what its stride leaves out is not turned either */
-    int OT, NV;                         /* tile: output channels; taps, or turned: vectors of input channels */
+    int OT, NV, CV;                     /* tile: output channels, taps of a kernel row; turned: vectors of input channels */
     int band, chunk;                    /* output rows in L1, input channels turned at once */
     int turned_in, turned_columns, turned_stride;                           /* the turned map: positions, columns, stride */
     size_t acc_floats, band_floats, packed_floats, turned_floats;
@@ -1728,15 +1774,16 @@ static void dti_wplan_lanes(const dti_conv *c, dti_wplan *p)
 
 static void dti_wplan_turned(const dti_conv *c, dti_wplan *p)
 {
-    p->NV = c->C > 16 ? 2 : 1;
-    p->OT = dti_ttile_channels(p->NV, c->O);
+    p->CV = c->C > 16 ? 2 : 1;
+    p->NV = p->CV == 1 && p->columns.taps % 3 == 0 ? 3 : 1;
+    p->OT = dti_ttile_channels(p->NV, p->CV, c->O);
     p->turned_in = p->pointwise ? c->P * c->Q : c->H * c->W;
     p->turned_columns = p->pointwise ? c->Q : c->W;
     p->turned_stride = p->pointwise ? 1 : c->S;
-    p->band = 32 / (p->NV * p->turned_stride * p->turned_columns) & ~1;     /* 32 KiB of turned x; pooled rows come in pairs */
+    p->band = 32 / (p->CV * p->turned_stride * p->turned_columns) & ~1;     /* 32 KiB of turned x; pooled rows come in pairs */
     int vectors = (1024 / p->turned_in) & ~1;                               /* a vector of channels is 1 KiB a position; 1 MiB in L2 */
     if (vectors > (c->C + 15) / 16) vectors = (c->C + 15) / 16;
-    if (vectors < p->NV) vectors = p->NV;
+    if (vectors < p->CV) vectors = p->CV;
     p->chunk = 16 * vectors;
     p->acc_floats = (size_t)(p->OT * vectors * p->rows.taps * p->columns.taps) * DTI_L;
     p->turned_floats = (size_t)(vectors * p->turned_in) * 16 * DTI_L;
@@ -1831,7 +1878,7 @@ static void dti_pack_positions(float *packed, const float *rows, size_t channel,
         for (size_t o = 0; o < channels; ++o, packed += DTI_L) memcpy(packed, rows + o * channel, DTI_L * sizeof *packed);
 }
 
-/* One turned tile: tap u, v of the turned channels, output rows i0 .. i1-1, added to acc. */
+/* One turned tile: taps u, v .. v+NV-1 of the turned channels, output rows i0 .. i1-1, added to acc. */
 static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *turned, int vectors, const float *dy,
                           int u, int v, int i0, int i1, bool resume, float *acc)
 {
@@ -1840,16 +1887,16 @@ static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *tu
     int low = i0, high = i1, left = 0, right = g->Q;
     if (!p->pointwise) {
         dti_clip(from, S, g->H, &low, &high);
-        dti_clip(first, S, g->W, &left, &right);
+        if (p->NV == 1) dti_clip(first, S, g->W, &left, &right);
     }
     dti_ttile a = { .acc = acc, .acc_vector = taps * DTI_L, .acc_channel = (size_t)(p->chunk / 16) * taps * DTI_L, .x_vector = (size_t)p->turned_in * position,
                     .x_row = (size_t)S * columns * position, .x_step = (size_t)S * position, .dy_row = (size_t)(g->Q * p->OT) * DTI_L,
-                    .rows = high - low, .columns = right - left, .resume = resume };
+                    .rows = high - low, .columns = right - left, .in_first = first, .in_stride = S, .in_columns = g->W, .resume = resume };
     if (a.rows && a.columns) {
-        a.x = turned + ((size_t)(low * S + from) * columns + (size_t)(left * S + first)) * position;
+        a.x = turned + ((ptrdiff_t)(low * S + from) * p->turned_columns + left * S + first) * (ptrdiff_t)position;
         a.dy = dy + (size_t)(low - i0) * a.dy_row + (size_t)(left * p->OT) * DTI_L;
     }
-    dti_ttile_dispatch(p->OT, vectors, &a);
+    dti_ttile_dispatch(p->OT, p->NV, vectors, &a);
 }
 
 /* Turn the finished sums [OT][vectors][taps][16 channels] back into dw. */
@@ -1918,10 +1965,10 @@ static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
                 const float *rows = dti_wsource_rows(g, &p, &source, o0, i0, i1, &channel);
                 if (p.turned) {
                     dti_pack_positions(packed, rows, channel, (size_t)p.OT, (size_t)(i1 - i0) * (size_t)g->Q);
-                    for (int k = 0, vectors = (c1 - c0 + 15) / 16; k < vectors; k += p.NV)
+                    for (int k = 0, vectors = (c1 - c0 + 15) / 16; k < vectors; k += p.CV)
                         for (int u = 0; u < p.rows.taps; ++u)
-                        for (int v = 0; v < p.columns.taps; ++v)
-                            dti_ttile_add(g, &p, turned + (size_t)(k * p.turned_in) * 16 * DTI_L, vectors - k < p.NV ? 1 : p.NV, packed,
+                        for (int v = 0; v < p.columns.taps; v += p.NV)
+                            dti_ttile_add(g, &p, turned + (size_t)(k * p.turned_in) * 16 * DTI_L, vectors - k < p.CV ? 1 : p.CV, packed,
                                           u, v, i0, i1, i0 > 0, acc + ((size_t)k * taps + (size_t)(u * p.columns.taps + v)) * DTI_L);
                     continue;
                 }
@@ -2184,10 +2231,10 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
             dti_turn_lanes(turned[k], x + (size_t)(i0 + 16 * k < last ? i0 + 16 * k : last) * DTI_L, DTI_L, I < 16 ? (size_t)I : 16);
         for (int k = 0; k < vectors; k += 2) {
             const int i = i0 + 16 * k < last ? i0 + 16 * k : last, next = i + 16 < last ? 16 : last - i;
-            const int n = vectors - k >= 2 ? 2 : 1, OT = dti_ttile_channels(n, O);
+            const int n = vectors - k >= 2 ? 2 : 1, OT = dti_ttile_channels(1, n, O);
             for (int block = 0; block < O; block += OT) {
                 const int o = block + OT <= O ? block : O - OT;
-                dti_ttile_dispatch(OT, n, &(dti_ttile){
+                dti_ttile_dispatch(OT, 1, n, &(dti_ttile){
                     .x = turned[k], .x_vector = 256, .dy = dy + (size_t)o * DTI_L, .rows = 1, .columns = 1,
                     .acc = I < 16 ? narrow[0] : dw + (size_t)o * (size_t)I + (size_t)i, .acc_channel = I < 16 ? 16 : (size_t)I, .acc_vector = (size_t)next });
                 for (int r = 0; r < OT && I < 16; ++r) memcpy(dw + (size_t)((o + r) * I), narrow[r], (size_t)I * sizeof *dw);
