@@ -1621,6 +1621,8 @@ typedef struct dti_ttile {
     int rows, columns;                  /* output positions; of one tap: those that have it */
     int in_first, in_stride, in_columns;/* of three taps: tap v of column j reads input column j*in_stride + in_first + v */
     bool resume;
+    const float *next;                  /* of three taps: what later tiles will read, fetched meanwhile, four lines a position */
+    size_t next_step;                   /* 0: nothing, always the same line */
 } dti_ttile;
 
 DTI_INLINE void dti_ttile_run(const int OT, const int CV, const dti_ttile *a)
@@ -1651,9 +1653,10 @@ DTI_INLINE void dti_ttile_run(const int OT, const int CV, const dti_ttile *a)
 }
 
 /* The same for one vector of channels and three neighbouring taps; at the edges a position may lack some. */
-DTI_INLINE void dti_ttile_step(const int OT, const int from, const int to, dti_v acc[8][3], const float *x, const float *dy)
+DTI_INLINE void dti_ttile_step(const int OT, const int from, const int to, dti_v acc[8][3], const float *x, const float *dy, const float *next)
 {
-    for (const float *end = dy + DTI_L; dy < end; dy += 4, x += 4 * DTI_L)
+    for (const float *end = dy + DTI_L; dy < end; dy += 4, x += 4 * DTI_L, next += DTI_L) {
+        DTI_FETCH(next);
         DTI_UNROLL for (size_t l = 0; l < 4; ++l) {
             dti_v xs[3];
             DTI_UNROLL for (int v = from; v < to; ++v) xs[v] = dti_load(x + ((size_t)v * 16 + l) * DTI_L);
@@ -1662,6 +1665,7 @@ DTI_INLINE void dti_ttile_step(const int OT, const int from, const int to, dti_v
                 DTI_UNROLL for (int v = from; v < to; ++v) acc[o][v] = dti_fma(ds, xs[v], acc[o][v]);
             }
         }
+    }
 }
 
 DTI_INLINE void dti_ttile_taps(const int OT, const dti_ttile *a)
@@ -1673,15 +1677,16 @@ DTI_INLINE void dti_ttile_taps(const int OT, const dti_ttile *a)
                 acc[o][v] = a->resume ? dti_load(a->acc + part + (size_t)o * a->acc_channel + (size_t)v * DTI_L) : dti_splat(0.0f);
         for (int i = 0; i < a->rows; ++i) {
             const float *x = a->x + part + (size_t)i * a->x_row, *dy = a->dy + (size_t)i * a->dy_row;
-            for (int j = 0, in = a->in_first; j < a->columns; ++j, in += a->in_stride, x += a->x_step, dy += (size_t)OT * DTI_L) {
+            const float *next = a->next + (size_t)(i * a->columns) * a->next_step;
+            for (int j = 0, in = a->in_first; j < a->columns; ++j, in += a->in_stride, x += a->x_step, dy += (size_t)OT * DTI_L, next += a->next_step) {
                 const int left = a->in_columns - in;
-                if (in >= 0 && left >= 3) dti_ttile_step(OT, 0, 3, acc, x, dy);
-                else if (in == -1 && left >= 3) dti_ttile_step(OT, 1, 3, acc, x, dy);
-                else if (in >= 0 && left == 2) dti_ttile_step(OT, 0, 2, acc, x, dy);
+                if (in >= 0 && left >= 3) dti_ttile_step(OT, 0, 3, acc, x, dy, next);
+                else if (in == -1 && left >= 3) dti_ttile_step(OT, 1, 3, acc, x, dy, next);
+                else if (in >= 0 && left == 2) dti_ttile_step(OT, 0, 2, acc, x, dy, next);
                 else {
-                    if (in >= 0 && left >= 1) dti_ttile_step(OT, 0, 1, acc, x, dy);
-                    if (in >= -1 && left >= 2) dti_ttile_step(OT, 1, 2, acc, x, dy);
-                    if (in >= -2 && left >= 3) dti_ttile_step(OT, 2, 3, acc, x, dy);
+                    if (in >= 0 && left >= 1) dti_ttile_step(OT, 0, 1, acc, x, dy, next);
+                    if (in >= -1 && left >= 2) dti_ttile_step(OT, 1, 2, acc, x, dy, next);
+                    if (in >= -2 && left >= 3) dti_ttile_step(OT, 2, 3, acc, x, dy, next);
                 }
             }
         }
@@ -1890,9 +1895,19 @@ static void dti_pack_positions(float *packed, const float *rows, size_t channel,
         for (size_t o = 0; o < channels; ++o, packed += DTI_L) memcpy(packed, rows + o * channel, DTI_L * sizeof *packed);
 }
 
-/* One turned tile: taps u, v .. v+NV-1 of the turned channels, output rows i0 .. i1-1, added to acc. */
+/* dy as a layer was given it, and where its rows are unpooled, if they are. */
+typedef struct dti_wsource {
+    const float *dy;                    /* [O][P][Q][16], or pooled: [O][P/2][Q/2][16] */
+    const uint8_t *argmax;              /* of a pooled dy, else NULL */
+    const float *map;                   /* the pooled dy, unpooled already, or NULL */
+    float *band;                        /* else it is unpooled here */
+    const float *next, *next_end;       /* the next block's dy, as far as it is not fetched yet */
+} dti_wsource;
+
+/* One turned tile: taps u, v .. v+NV-1 of the turned channels, output rows i0 .. i1-1, added to acc. A tile of three taps
+   fetches a share of the next block's dy: dy comes from L3 in one stream, and waiting for it took a seventh of the time. */
 static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *turned, int vectors, const float *dy,
-                          int u, int v, int i0, int i1, bool resume, float *acc)
+                          int u, int v, int i0, int i1, bool resume, float *acc, dti_wsource *source)
 {
     const int S = p->turned_stride, from = p->pointwise ? 0 : u - p->rows.pad, first = p->pointwise ? 0 : v - p->columns.pad;
     const size_t taps = (size_t)(p->rows.taps * p->columns.taps), columns = (size_t)p->turned_columns, position = 16 * DTI_L;
@@ -1907,6 +1922,13 @@ static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *tu
     if (a.rows && a.columns) {
         a.x = turned + ((ptrdiff_t)(low * S + from) * p->turned_columns + left * S + first) * (ptrdiff_t)position;
         a.dy = dy + (size_t)(low - i0) * a.dy_row + (size_t)(left * p->OT) * DTI_L;
+    }
+    const size_t share = (size_t)(a.rows * a.columns) * 4 * DTI_L;
+    a.next = dy;
+    if (p->NV == 3 && source->next && share <= (size_t)(source->next_end - source->next)) {
+        a.next = source->next;
+        a.next_step = 4 * DTI_L;
+        source->next += share;
     }
     dti_ttile_dispatch(p->OT, p->NV, vectors, &a);
 }
@@ -1930,14 +1952,6 @@ static void dti_ttile_finish(const dti_conv *g, const dti_wplan *p, int o0, int 
     }
 }
 
-/* dy as a layer was given it, and where its rows are unpooled, if they are. */
-typedef struct dti_wsource {
-    const float *dy;                    /* [O][P][Q][16], or pooled: [O][P/2][Q/2][16] */
-    const uint8_t *argmax;              /* of a pooled dy, else NULL */
-    const float *map;                   /* the pooled dy, unpooled already, or NULL */
-    float *band;                        /* else it is unpooled here */
-} dti_wsource;
-
 /* Rows i0 .. i1-1 of output channels o0 .. o0+OT-1 of dy, *channel floats apart. */
 static const float *dti_wsource_rows(const dti_conv *g, const dti_wplan *p, const dti_wsource *from, int o0, int i0, int i1, size_t *channel)
 {
@@ -1960,7 +1974,7 @@ static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
     const int widest = p.OT;
     float *acc = scratch, *band = acc + p.acc_floats, *packed = band + p.band_floats, *turned = packed + p.packed_floats;
     float *sum = turned + p.turned_floats;
-    const dti_wsource source = { dy, argmax, map, band };
+    dti_wsource source = { .dy = dy, .argmax = argmax, .map = map, .band = band };
     const size_t taps = (size_t)p.rows.taps * (size_t)p.columns.taps;
     const size_t given = argmax ? (size_t)(g->P / 2) * (size_t)(g->Q / 2) : (size_t)g->P * (size_t)g->Q;     /* positions of dy */
     for (int c0 = 0; c0 < g->C; c0 += p.chunk) {
@@ -1973,6 +1987,10 @@ static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
                 for (size_t o = 0; o < (size_t)p.OT; ++o) dti_sum_positions(dy + ((size_t)o0 + o) * given * DTI_L, given, sum + o * DTI_L);
                 dti_fold(db + o0, sum, p.OT);
             }
+            if (!argmax) {
+                source.next_end = dy + (size_t)(o0 + 2 * p.OT < g->O ? o0 + 2 * p.OT : g->O) * given * DTI_L;
+                source.next = dy + (size_t)(o0 + p.OT) * given * DTI_L;
+            }
             for (int i0 = 0; i0 < g->P; i0 += p.band) {
                 const int i1 = i0 + p.band < g->P ? i0 + p.band : g->P;
                 size_t channel;
@@ -1983,7 +2001,7 @@ static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
                         for (int u = 0; u < p.rows.taps; ++u)
                         for (int v = 0; v < p.columns.taps; v += p.NV)
                             dti_ttile_add(g, &p, turned + (size_t)(k * p.turned_in) * 16 * DTI_L, vectors - k < p.CV ? 1 : p.CV, packed,
-                                          u, v, i0, i1, i0 > 0, acc + ((size_t)k * taps + (size_t)(u * p.columns.taps + v)) * DTI_L);
+                                          u, v, i0, i1, i0 > 0, acc + ((size_t)k * taps + (size_t)(u * p.columns.taps + v)) * DTI_L, &source);
                     continue;
                 }
                 for (int c = 0; c < g->C; ++c) {
