@@ -137,6 +137,10 @@ if [ "$first" = "$again" ] && [ "$first" != "$other" ]; then good; else bad "--s
 launch 2 "$ch12" --epochs 8 --batch 32 --quiet --save "$dir/net.safetensors" --csv "$dir/save.csv"
 accuracy=$(tail -n 1 "$dir/save.csv" 2>/dev/null | cut -d, -f11)
 if [ $code -eq 0 ] && [ -s "$dir/net.safetensors" ] && [ ! -e "$dir/net.safetensors.part" ]; then good; else bad "--save: exit code $code"; fi
+launch 0 "$top/infer" --load "$dir/net.safetensors"
+theirs=$(sed -n 's/.* images are right: \([0-9.]*\) %,.*/\1/p' "$dir/out")
+if [ $code -eq 0 ] && [ "$theirs" = "$(awk "BEGIN { printf \"%.2f\", 100 * ${accuracy:-0} }")" ]; then good
+else bad "--save: infer ends with $code and scores ${theirs:-nothing}, ch12 $accuracy"; fi
 python=python3
 [ -x /usr/bin/python3 ] && python=/usr/bin/python3
 theirs=$($python "$top/tests/check_saved.py" "$dir/net.safetensors" "$files" 2>"$dir/err")
