@@ -2434,10 +2434,12 @@ static void dti_dropout_mask(const dti_layer *l, const dti_pass *run, int g, flo
 static void dti_dropout_apply(const dti_layer *l, const float *mask, float *values) {
     size_t plane = l->kind == DTI_DROPOUT2D ? (size_t)l->in[1] * (size_t)l->in[2] : 1; /* values that share an m */
     size_t planes = l->in_floats / DT_LANES / plane;
-    for (size_t c = 0; c < planes; ++c)
+    for (size_t c = 0; c < planes; ++c) {
+        const float *restrict m = mask + c * DT_LANES; /* restrict: m stays in a register for the whole plane */
+        float *restrict v = values + c * plane * DT_LANES;
         for (size_t i = 0; i < plane; ++i)
-            for (size_t lane = 0; lane < DT_LANES; ++lane)
-                values[(c * plane + i) * DT_LANES + lane] *= mask[c * DT_LANES + lane];
+            for (size_t lane = 0; lane < DT_LANES; ++lane) v[i * DT_LANES + lane] *= m[lane];
+    }
 }
 
 static void dti_dropout_forward(const dti_layer *l, const dti_pass *run, int first, int groups) {
