@@ -3587,7 +3587,7 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer);
    core, two that only yield keep taking turns with each other. And where training has given each rank its core [S10.2], of
    those who wait on one core all sleep but the last, which spins: nobody else could use the core, and to wake an idle one
    takes 45 microseconds in this virtual machine. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2,
-   medians: yielding 0.66, 0.93, 0.62; the default 0.74, 0.90, 0.88.
+   medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90.
    Environment: DTRAIN_WAIT=spin|yield|sleep, read when the communicator is made. */
 typedef enum dt_wait { DT_WAIT_AUTO, DT_WAIT_SPIN, DT_WAIT_YIELD, DT_WAIT_SLEEP } dt_wait;
 DT_API void dt_comm_set_wait(dt_comm *comm, dt_wait wait);
