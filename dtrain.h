@@ -4504,7 +4504,8 @@ static void dti_flight_end(dt_comm *c, dti_flight *f) {
      4 ranks   2.6 | 2.8 |  7.3    18 | 20 |  65     238 | 325 |  494     2360 | 3590 |  3720
      5 ranks   4.3 | 4.5 | 15      31 | 28 | 146     344 | 520 | 1110     3480 | 5050 | 14470
 
-   So DT_AUTO takes shared wherever it can. Of floats, 79 KB over 5 ranks take twice as long unsliced; below 32 KB slices gain nothing.
+   So DT_AUTO takes shared wherever it can. Of floats, 79 KB over 5 ranks take twice as long unsliced; below 32 KB slices gain
+   nothing.
 
    Chunks are numbered through all flights, and each rank works on them in order, so one counter per stage is enough.
    Release and acquire on the counters order the plain data between them. */

@@ -207,9 +207,9 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
 
 // ## 9.4 Accuracy against communication
 //
-// The same training for H = 1, 4, 16, ... and once; or, with --average-every, for that H and once. Below the table: what rank 0 had reached alone just before the only average
-// of the last row, and what one rank reaches that sees all the data. The workers' batches are as PSGD wants them: each of its
-// own batch/P images, rounded up to whole groups of 16.
+// The same training for H = 1, 4, 16, ... and once; or, with --average-every, for that H and once. Below the table: what rank 0
+// had reached alone just before the only average of the last row, and what one rank reaches that sees all the data. The workers'
+// batches are as PSGD wants them: each of its own batch/P images, rounded up to whole groups of 16.
 
 enum { MOST = 16 };
 

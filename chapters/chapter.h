@@ -99,10 +99,10 @@ CHAPTER_FN int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+CHAPTER_FN void sort_numbers(double *x, size_t n) { qsort(x, n, sizeof *x, by_value); }
+
 // fmax for loops over an array: gcc 12 for aarch64 at -O3 breaks off with an internal error where fmax itself stands in one.
 CHAPTER_FN double larger(double a, double b) { return b > a ? b : a; }
-
-CHAPTER_FN void sort_numbers(double *x, size_t n) { qsort(x, n, sizeof *x, by_value); }
 
 // ---- Options: each program lists its own; values are checked where they are read.
 
