@@ -13,7 +13,8 @@ ARCH     = -march=native
 #   -march=native       this machine's vector registers; say ARCH= for a program that runs elsewhere
 #   -ffp-contract=off   no multiply and add are fused but where the code says so: the same bits on every machine with FMA
 #   -D_DEFAULT_SOURCE   POSIX and the usual extensions (getopt_long, sched_yield) beside -std=c11
-OPT      = -O3 $(ARCH) -ffp-contract=off
+#   DEBUG=1             for a debugger: no optimisation, symbols
+OPT      = $(if $(DEBUG),-O0 -g,-O3) $(ARCH) -ffp-contract=off
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror
 CFLAGS   = -std=c11 -D_DEFAULT_SOURCE $(OPT) $(WARN)
 CXXFLAGS = -std=c++11 $(OPT) $(WARN)
@@ -23,11 +24,13 @@ MPIENV   = MPICH_CC=$(CC) OMPI_CC=$(CC)
 
 CHAPTERS = $(sort $(foreach f,$(wildcard chapters/ch[0-9][0-9]_*.c),$(firstword $(subst _, ,$(notdir $f)))))
 WITH_MPI = ch07 ch08 ch09 ch12
+PRIVATES = ch04
 EXAMPLES = $(sort $(basename $(notdir $(filter-out %_impl.c,$(wildcard examples/*.c examples/*.cpp)))))
 
 help:
 	@echo "make deps          install what is missing      make data        put MNIST and Fashion-MNIST into ./data"
-	@echo "make chNN          one chapter: ./chNN          make all         every chapter and example"
+	@echo "make chNN          one chapter: ./chNN          make chNN DEBUG=1  the same for a debugger"
+	@echo "make all           every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
@@ -36,17 +39,36 @@ help:
 
 all: $(CHAPTERS) $(EXAMPLES)
 
+# ---- The implementation, compiled once for each configuration: a chapter is then compiled against the declarations alone,
+# ---- in about a second, and linked with it. build/flags changes, and with it all that is built, when the flags do.
+build/flags: always
+	@mkdir -p build
+	@echo '$(CC) $(MPICC) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(MPICC) $(CFLAGS)' >$@
+
+CHAPTER     = -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS
+CHAPTER_MPI = -DDTRAIN_WITH_MPI $(CHAPTER)
+
+build/dtrain.o: dtrain.h build/flags
+	$(CC) $(CFLAGS) $(CHAPTER) -DDTRAIN_IMPLEMENTATION -x c -c -o $@ $<
+
+build/dtrain_mpi.o: dtrain.h build/flags
+	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -DDTRAIN_IMPLEMENTATION -x c -c -o $@ $<
+
 # ---- Chapters: `make ch07` makes ./ch07 from chapters/ch07_*.c.
 .SECONDEXPANSION:
-$(filter-out $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h dtrain.h
-	$(CC) $(CFLAGS) -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
+$(filter-out $(WITH_MPI) $(PRIVATES),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h build/dtrain.o
+	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain.o $(LDLIBS)
 
-$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h dtrain.h
-	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
+$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h build/dtrain_mpi.o
+	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain_mpi.o $(LDLIBS)
+
+#      these look at the header's inside, and so compile it with themselves
+$(PRIVATES): $$(wildcard chapters/$$@_*) chapters/chapter.h dtrain.h build/flags
+	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
 
 # ---- Examples: those that name no MPI are built without it, as a program that drops dtrain.h in would be.
-lenet_mnist: examples/lenet_mnist.c chapters/chapter.h dtrain.h
-	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $< $(LDLIBS)
+lenet_mnist: examples/lenet_mnist.c chapters/chapter.h build/dtrain_mpi.o
+	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $< build/dtrain_mpi.o $(LDLIBS)
 
 dropin: examples/dropin.c dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
@@ -109,4 +131,6 @@ clean:
 
 -include tests/tests.mk
 
-.PHONY: help all deps data experiment doctor check figures bench clean
+always:
+
+.PHONY: always help all deps data experiment doctor check figures bench clean

@@ -158,6 +158,10 @@ DT_API const char *dt_error(void);        /* the last failure's sentence; "" bef
 DT_API const char *dt_err_name(dt_err code); /* "shape", "memory", ... */
 DT_API const char *dt_version(void);      /* DTRAIN_VERSION of the implementation */
 
+/* dt_fail: code, after setting dt_error()'s sentence, for callbacks and for functions beside these. The arguments may
+   quote dt_error() itself. return dt_fail(DT_EDATA, "%s: line %d has no label", path, line); */
+DT_API dt_err dt_fail(dt_err code, const char *format, ...) DTI_PRINTF(2, 3);
+
 /* Hands an error upward: DT_TRY(dt_net_build(net, &desc)); */
 #define DT_TRY(call) do { dt_err dt_try_ = (call); if (dt_try_ != DT_OK) return dt_try_; } while (0)
 #endif
@@ -173,8 +177,8 @@ DT_API const char *dt_err_name(dt_err code) {
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown";
 }
 
-static dt_err dti_fail(dt_err code, const char *format, ...) DTI_PRINTF(2, 3);
-static dt_err dti_fail(dt_err code, const char *format, ...) {
+#define dti_fail dt_fail
+DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
     char text[sizeof dti_error_text]; /* the arguments may quote dt_error() itself */
     va_list args;
     va_start(args, format);

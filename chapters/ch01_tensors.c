@@ -14,7 +14,6 @@
 //~ uniform     <num> numbers: mean <num>, standard deviation <num>
 //| initial weights by hand: 9840 of 9840 have the net's bits
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
 // ## 1.1 Four indices, one address

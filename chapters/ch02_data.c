@@ -16,7 +16,6 @@
 //| the sampler by hand is dt_sampler in 1800 of 1800 cases
 //| P = 5   16 + 32 + 16 + 32 + 32     16 + 32 + 16 + 32 + 23     6007 images, each once
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 #include "ch02_files.h"
 

@@ -13,7 +13,6 @@
 //~ <num> images: the largest difference of a log-probability is <num>, and <num> labels differ
 //~ conv<num>   <num> GFLOP/s by hand   <num> GFLOP/s by the header
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
 // ## 3.1 Seven loops

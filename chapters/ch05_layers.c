@@ -12,7 +12,6 @@
 //~ fc<num>.bias   largest gradient <num>   largest difference <num>
 //| 9840 gradients by hand are dt_backward's
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
 // ## 5.1 One rule

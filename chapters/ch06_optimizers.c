@@ -15,7 +15,6 @@
 //~ adam       lr <num>   <num> epochs   <num> s   <num> images/s   loss <num>   accuracy <num>
 //| trained by hand and by dt_sgd: the same weights
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
 // ## 6.1 Four ways downhill

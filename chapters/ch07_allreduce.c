@@ -16,7 +16,6 @@
 //| doubling     the header's bits at 7 lengths
 //~ start-up <num> us a message, <num> ns a byte sent, <num> ns a byte added; half of the points within a factor <num>
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 #include "ch07_report.h"
 

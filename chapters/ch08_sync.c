@@ -14,7 +14,6 @@
 //| sum with lr/4: the bits of the mean with lr
 //| sum with lr: the bits of the mean with 4 lr
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
 typedef struct settings {

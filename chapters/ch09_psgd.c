@@ -12,7 +12,6 @@
 //~ once          <num> averages      <num> bytes   <num> %    <num> s
 //~ rank <num> before the only average: <num> %; one rank with all the data: <num> %
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 
 typedef struct settings {

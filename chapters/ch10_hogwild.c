@@ -12,7 +12,6 @@
 //| one worker, net: locked and averaged the same bits, too
 //~ <num> <num> s <num>x <num> % staleness <num>   <num> s <num>x <num> %   <num> s <num>x <num> %
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 #include <pthread.h>
 #include <sched.h>

@@ -9,7 +9,6 @@
 //~ workers  <num> ranks (MPI), <num> thread each, on <num> cores
 //~ sync     <num> workers  <num> epoch  <num> s  <num> images/s  train loss <num>  test loss <num>  accuracy <num>  weights <num>
 
-#define DTRAIN_IMPLEMENTATION
 #include "chapter.h"
 #include "ch12_report.h"
 

@@ -61,19 +61,19 @@ static dt_err read_runs(report_data *d, const char *path) {
     int workers, cores, epochs, batch, number = 0;
     double seconds, images, train_loss, test_loss, accuracy;
     FILE *f = fopen(path, "r");
-    if (!f) return dti_fail(DT_EIO, "%s: cannot be read; run ch12 with --csv %s first", path, path);
+    if (!f) return dt_fail(DT_EIO, "%s: cannot be read; run ch12 with --csv %s first", path, path);
     while (fgets(line, sizeof line, f)) {
         if (++number == 1) continue; // the header
         if (sscanf(line, "%15[^,],%d,%d,%63[^,],%d,%d,%lf,%lf,%lf,%lf,%lf,%23s", method, &workers, &cores, dataset, &epochs, &batch,
                    &seconds, &images, &train_loss, &test_loss, &accuracy, hash) != 12) {
             fclose(f);
-            return dti_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
+            return dt_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
         }
         worker_row *row = row_of(d, method, workers);
         if (!row) continue;
         if (d->dataset[0] && strcmp(d->dataset, dataset) != 0) {
             fclose(f);
-            return dti_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path, d->dataset, dataset);
+            return dt_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path, d->dataset, dataset);
         }
         memcpy(d->dataset, dataset, sizeof dataset);
         d->cores = cores;
@@ -85,7 +85,7 @@ static dt_err read_runs(report_data *d, const char *path) {
         ++row->runs;
     }
     fclose(f);
-    return d->dataset[0] ? DT_OK : dti_fail(DT_EDATA, "%s: holds no runs", path);
+    return d->dataset[0] ? DT_OK : dt_fail(DT_EDATA, "%s: holds no runs", path);
 }
 
 static void read_epochs(report_data *d, const char *path) { // absent: the runs' own times are used
@@ -267,7 +267,7 @@ static dt_err write_report(const char *csv) {
     d = (report_data){ .method = { { .method = "sync", .name = "Synchronous SGD" }, { .method = "psgd", .name = "PSGD" }, { .method = "hogwild", .name = "Hogwild" } } };
     char stem[512], epochs[600], machine[256];
     size_t length = strlen(csv);
-    if (length < 5 || length >= sizeof stem || strcmp(csv + length - 4, ".csv") != 0) return dti_fail(DT_EARG, "--report %s: the name of a .csv file is needed", csv);
+    if (length < 5 || length >= sizeof stem || strcmp(csv + length - 4, ".csv") != 0) return dt_fail(DT_EARG, "--report %s: the name of a .csv file is needed", csv);
     snprintf(stem, sizeof stem, "%.*s", (int)(length - 4), csv);
     snprintf(epochs, sizeof epochs, "%s_epochs.csv", stem);
     DT_TRY(read_runs(&d, csv));

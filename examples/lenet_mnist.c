@@ -18,7 +18,6 @@
 //
 // Three levers: a faster network or fewer bytes (Tsync), a larger batch (Tcomp), more ranks (R, but Tsync grows with it).
 
-#define DTRAIN_IMPLEMENTATION
 #include "../chapters/chapter.h"
 
 typedef struct settings {

@@ -481,7 +481,7 @@ static spread rates(double flop, const double *seconds) {
 static void write_csv(const training *nets, int count) {
     const char *path = path_of("bench.csv");
     FILE *f = fopen(path, "w");
-    if (!f) check(dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno)));
+    if (!f) check(dt_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno)));
     fprintf(f, "what,shape,pass,batch,gflops,min,max,peak_gflops,percent_of_peak\n");
     for (const kernel *k = kernels; k < kernels + kernel_count; ++k)
         csv_row(f, kind_name[k->kind], k->shape, pass_name[k->pass], BATCH, spread_of(k->flops), spread_of(k->share).median);
@@ -499,7 +499,7 @@ static void write_csv(const training *nets, int count) {
     }
     bool failed = ferror(f) != 0;
     failed = fclose(f) != 0 || failed;
-    if (failed) check(dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno)));
+    if (failed) check(dt_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno)));
 }
 
 // ---- Charts

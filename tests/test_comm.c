@@ -61,7 +61,7 @@ static dt_err check(const dt_comm *comm, const void *buf, const dt_allreduce_des
         double got = d->type == DT_F32 ? (double)((const float *)buf)[i]
                    : d->type == DT_F64 ? ((const double *)buf)[i] : (double)((const int64_t *)buf)[i];
         if (got == (double)want) continue;
-        return dti_fail(DT_EDATA, "%s, %d ranks, n %zu, type %d, op %d: element %zu is %g, wanted %lld on rank %d",
+        return dt_fail(DT_EDATA, "%s, %d ranks, n %zu, type %d, op %d: element %zu is %g, wanted %lld on rank %d",
                         dt_algorithm_name(d->algorithm), dt_comm_size(comm), d->n, (int)d->type, (int)d->op, i, got,
                         (long long)want, dt_comm_rank(comm));
     }
@@ -127,7 +127,7 @@ static dt_err same_bits(dt_comm *comm, void *arg) {
         if (!err) err = dt_allgather(comm, x, N * sizeof *x, everyone);
         for (int r = 0; r < p && !err; ++r)
             if (memcmp(everyone + (size_t)r * N, x, N * sizeof *x) != 0)
-                err = dti_fail(DT_EDATA, "%s, %d ranks: rank %d and rank %d hold different sums", dt_algorithm_name(all[a]), p,
+                err = dt_fail(DT_EDATA, "%s, %d ranks: rank %d and rank %d hold different sums", dt_algorithm_name(all[a]), p,
                                rank, r);
     }
     free(x), free(everyone);
@@ -141,23 +141,23 @@ static dt_err messages(dt_comm *comm, void *arg) {
     for (int tag = 0; tag < 5; ++tag) {
         got[0] = -1;
         DT_TRY(dt_sendrecv(comm, mine, sizeof mine, right, got, sizeof got, left, tag));
-        if (got[0] != left || got[1] != left + 10) return dti_fail(DT_EDATA, "sendrecv: rank %d got %lld", rank, (long long)got[0]);
+        if (got[0] != left || got[1] != left + 10) return dt_fail(DT_EDATA, "sendrecv: rank %d got %lld", rank, (long long)got[0]);
     }
     if (p > 1 && rank == 0) DT_TRY(dt_send(comm, mine, sizeof mine, p - 1, 7));
     if (p > 1 && rank == p - 1) {
         DT_TRY(dt_recv(comm, got, sizeof got, 0, 7));
-        if (got[1] != 10) return dti_fail(DT_EDATA, "recv: got %lld, wanted 10", (long long)got[1]);
+        if (got[1] != 10) return dt_fail(DT_EDATA, "recv: got %lld, wanted 10", (long long)got[1]);
     }
     for (int root = 0; root < p; ++root) {
         int64_t word[2] = { rank == root ? 1000 + root : 0, rank };
         DT_TRY(dt_broadcast(comm, word, sizeof *word, root));
         if (word[0] != 1000 + root || word[1] != rank)
-            return dti_fail(DT_EDATA, "broadcast from %d: rank %d has %lld %lld", root, rank, (long long)word[0], (long long)word[1]);
+            return dt_fail(DT_EDATA, "broadcast from %d: rank %d has %lld %lld", root, rank, (long long)word[0], (long long)word[1]);
         DT_TRY(dt_barrier(comm));
     }
     DT_TRY(dt_allgather(comm, mine, sizeof mine, all));
     for (int r = 0; r < p; ++r)
-        if (all[3 * r] != r || all[3 * r + 1] != r + 10) return dti_fail(DT_EDATA, "allgather: rank %d sees %lld", rank, (long long)all[3 * r]);
+        if (all[3 * r] != r || all[3 * r + 1] != r + 10) return dt_fail(DT_EDATA, "allgather: rank %d sees %lld", rank, (long long)all[3 * r]);
     return DT_OK;
 }
 
@@ -165,12 +165,12 @@ static dt_err wrong_arguments(dt_comm *comm, void *arg) {
     float x = 1;
     dt_algorithm a = DT_AUTO;
     (void)arg;
-    if (dt_send(comm, &x, sizeof x, dt_comm_size(comm), 0) != DT_EARG) return dti_fail(DT_EDATA, "send to nobody was taken");
-    if (dt_broadcast(comm, &x, sizeof x, -1) != DT_EARG) return dti_fail(DT_EDATA, "broadcast from nobody was taken");
-    if (dt_algorithm_parse("rign", &a) != DT_EARG) return dti_fail(DT_EDATA, "algorithm rign was taken");
+    if (dt_send(comm, &x, sizeof x, dt_comm_size(comm), 0) != DT_EARG) return dt_fail(DT_EDATA, "send to nobody was taken");
+    if (dt_broadcast(comm, &x, sizeof x, -1) != DT_EARG) return dt_fail(DT_EDATA, "broadcast from nobody was taken");
+    if (dt_algorithm_parse("rign", &a) != DT_EARG) return dt_fail(DT_EDATA, "algorithm rign was taken");
     for (int i = 0; i < DT_ALGORITHMS; ++i)
         if (dt_algorithm_parse(dt_algorithm_name((dt_algorithm)i), &a) != DT_OK || (int)a != i)
-            return dti_fail(DT_EDATA, "algorithm %d is not parsed back", i);
+            return dt_fail(DT_EDATA, "algorithm %d is not parsed back", i);
     return DT_OK;
 }
 
@@ -181,16 +181,16 @@ static dt_err comparing(dt_comm *comm, void *arg) {
     (void)arg;
     DT_TRY(dt_comm_same(comm, "the weather", 7));
     if (p == 1) return DT_OK;
-    if (dt_comm_same(comm, "the weather", dt_comm_rank(comm) == odd ? 8 : 7) != DT_ECOMM) return dti_fail(DT_EDATA, "a difference was not seen");
+    if (dt_comm_same(comm, "the weather", dt_comm_rank(comm) == odd ? 8 : 7) != DT_ECOMM) return dt_fail(DT_EDATA, "a difference was not seen");
     snprintf(want, sizeof want, "rank %d (", odd);
-    if (strncmp(dt_error(), want, strlen(want)) != 0 || !strstr(dt_error(), "the weather")) return dti_fail(DT_EDATA, "wanted %s: %s", want, dt_error());
-    if (p > 2 && dt_comm_same(comm, "the weather", dt_comm_rank(comm) == 0 ? 8 : 7) != DT_ECOMM) return dti_fail(DT_EDATA, "rank 0's difference was not seen");
-    if (p > 2 && strncmp(dt_error(), "rank 0 (", 8) != 0) return dti_fail(DT_EDATA, "rank 0 should be named: %s", dt_error());
+    if (strncmp(dt_error(), want, strlen(want)) != 0 || !strstr(dt_error(), "the weather")) return dt_fail(DT_EDATA, "wanted %s: %s", want, dt_error());
+    if (p > 2 && dt_comm_same(comm, "the weather", dt_comm_rank(comm) == 0 ? 8 : 7) != DT_ECOMM) return dt_fail(DT_EDATA, "rank 0's difference was not seen");
+    if (p > 2 && strncmp(dt_error(), "rank 0 (", 8) != 0) return dt_fail(DT_EDATA, "rank 0 should be named: %s", dt_error());
     return DT_OK;
 }
 
 static dt_err find(const char *text, const char *what, bool wanted_there) {
-    return (strstr(text, what) != NULL) == wanted_there ? DT_OK : dti_fail(DT_EDATA, "\"%s\" %s in \"%s\"", what, wanted_there ? "not" : "is", text);
+    return (strstr(text, what) != NULL) == wanted_there ? DT_OK : dt_fail(DT_EDATA, "\"%s\" %s in \"%s\"", what, wanted_there ? "not" : "is", text);
 }
 
 static dt_err doctor(dt_comm *comm, void *arg) {
@@ -205,11 +205,11 @@ static dt_err doctor(dt_comm *comm, void *arg) {
     if (dt_comm_hosts(comm) == 1) DT_TRY(find(text, "more ranks do not make it faster", p > dt_cores()));
     if (p == 1) return DT_OK;
     d.settings = last ? 6 : 5;
-    if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dti_fail(DT_EDATA, "other settings were not seen");
+    if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dt_fail(DT_EDATA, "other settings were not seen");
     DT_TRY(find(text, "error: rank", true));
     DT_TRY(find(text, "settings", true));
     d.settings = 5, d.data = last ? 0 : 6;
-    if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dti_fail(DT_EDATA, "missing data were not seen");
+    if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dt_fail(DT_EDATA, "missing data were not seen");
     return find(text, "does not have the data (mnist)", true);
 }
 
@@ -228,16 +228,16 @@ static dt_err recording(dt_comm *comm, void *arg) {
     DT_TRY(dt_comm_profile(comm, &since, dt_now() - start, each));
     for (int r = 0; r < dt_comm_size(comm); ++r)
         if (each[r].compute < 0.0 || each[r].seconds < 0.002 || each[r].compute + each[r].wait + each[r].reduce < 0.99 * each[r].seconds)
-            return dti_fail(DT_EDATA, "profile of rank %d: %g s = %g + %g + %g", r, each[r].seconds, each[r].compute, each[r].wait, each[r].reduce);
+            return dt_fail(DT_EDATA, "profile of rank %d: %g s = %g + %g + %g", r, each[r].seconds, each[r].compute, each[r].wait, each[r].reduce);
     DT_TRY(dt_trace_write(comm, path));
-    if (dt_trace_write(comm, "/no/such/place") != DT_EIO) return dti_fail(DT_EDATA, "an impossible file was written");
+    if (dt_trace_write(comm, "/no/such/place") != DT_EIO) return dt_fail(DT_EDATA, "an impossible file was written");
     if (dt_comm_rank(comm) != 0) return DT_OK;
     FILE *file = fopen(path, "r");
-    if (!file) return dti_fail(DT_EDATA, "no trace");
+    if (!file) return dt_fail(DT_EDATA, "no trace");
     while (fgets(line, sizeof line, file)) ++lines, named += strstr(line, "\"ray _x_\"") != NULL;
     fclose(file);
     if (named == 700 * dt_comm_size(comm) && lines > named) return remove(path), DT_OK;
-    return dti_fail(DT_EDATA, "the trace has %d lines, %d of ours", lines, named);
+    return dt_fail(DT_EDATA, "the trace has %d lines, %d of ours", lines, named);
 }
 
 static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } cases[] = {
@@ -262,7 +262,7 @@ static void on_threads(void **state) {
 
 static dt_err rank_two_fails(dt_comm *comm, void *arg) {
     (void)arg;
-    if (dt_comm_rank(comm) == 2) return dti_fail(DT_EDATA, "no bananas");
+    if (dt_comm_rank(comm) == 2) return dt_fail(DT_EDATA, "no bananas");
     return dt_barrier(comm);
 }
 

@@ -22,7 +22,7 @@ enum { COUNT = 400, BATCH = 64, MOST_RANKS = 8 };
 static dt_dataset data; /* read by all threads, written before they start */
 
 /* On failure the sentence names the condition and the line. */
-#define need(condition) do { if (!(condition)) return dti_fail(DT_EDATA, "line %d: not so: %s (%s)", __LINE__, #condition, dt_error()); } while (0)
+#define need(condition) do { if (!(condition)) return dt_fail(DT_EDATA, "line %d: not so: %s (%s)", __LINE__, #condition, dt_error()); } while (0)
 #define ok(call) do { dt_err ok_ = (call); if (ok_ != DT_OK) fail_msg("%s: %s", dt_err_name(ok_), dt_error()); } while (0)
 
 static dt_err make_net(dt_net **out, int batch, uint64_t seed, bool float_sums) {
