@@ -2282,24 +2282,34 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 #endif
 /* ==== [S5] Layers ========================================================= */
 
-/* A layer is a shape, a place in the parameter vector, buffers that the net
-   has planned for it, and two functions: forward over lane groups, backward
-   over lane groups. A new kind of layer is one row in dti_layer_classes [S5.8]
-   and one builder in [S6.2]; nothing else knows the kinds. */
+/* ==== [S5.1] What a net and a layer are =================================== */
 
-/* ==== [S5.1] What a layer is ============================================== */
+/* A net is a graph told as a list. Its tensors are numbered: tensor 0 is the image, layer i reads one that is there (the
+   last, unless dt_at has said another) and makes tensor i+1. Sixteen images travel together, a lane group: a tensor holds
+   [C][H][W][16] for each group.
+
+       dt_node skip = dt_here(net);           tensor 3
+       dt_conv2d(net, "a", ...);              3 -> 4
+       dt_relu(net);                          4 -> 5
+       dt_add(net, skip);                     5 and 3 -> 6
+
+   A layer is written in one place, its subsection below: description and builder, then a class that says all that a net
+   wants to know of it. Nothing else asks what kind a layer is, so a new one is a new subsection. */
 #ifdef DTI_DECLARE
-typedef struct dt_conv2d_desc {
-    int out;                 /* output channels, >= 1 */
-    int kernel;              /* K: a square of K x K, 1..15 */
-    int stride;              /* 0 means 1 */
-    int padding;             /* zeros around the map, 0..K-1 */
-    bool no_bias;
-} dt_conv2d_desc;
+typedef struct dt_net dt_net;
+typedef struct dt_node { int tensor; } dt_node;
+
+DT_API dt_net *dt_net_new(int channels, int height, int width); /* NULL if memory is short */
+DT_API void dt_net_free(dt_net *net);                           /* NULL is allowed */
+
+/* Builders add a layer behind the tensor that stands here. They remember the first error, dt_net_build returns it. */
+DT_API dt_node dt_here(const dt_net *net);                      /* the tensor that the next layer will read */
+DT_API void dt_at(dt_net *net, dt_node node);                   /* the next layer reads that one instead */
 #endif
 
 #ifdef DTI_IMPLEMENT
-typedef enum dti_kind { DTI_CONV2D, DTI_MAXPOOL2D, DTI_RELU, DTI_DROPOUT, DTI_DROPOUT2D, DTI_LINEAR, DTI_KINDS } dti_kind;
+typedef struct dti_layer dti_layer;
+typedef struct dti_op dti_op;
 
 /* What every layer may look at while a net runs. */
 typedef struct dti_pass {
@@ -2312,182 +2322,520 @@ typedef struct dti_pass {
     float *scratch;          /* for kernels, as large as the largest asks */
 } dti_pass;
 
-typedef struct dti_layer {
-    dti_kind kind;
-    char name[32];
-    int in[3], out[3];       /* C, H, W of one image */
-    size_t in_floats, out_floats; /* of one lane group: C*H*W*16 */
-    dti_conv conv;
-    int kernel;              /* of a pool */
-    float probability;       /* of dropout: that a value becomes zero */
-    uint32_t stream;         /* position in the net: dropout layers draw different numbers */
-    bool has_bias;
-    bool pooled;             /* a conv2d that also does the 2x2 max-pool behind it [S4.8] */
-    bool rectified;          /* a pooled conv2d that also does the ReLU behind the pool */
-    bool absorbed;           /* a max-pool that the conv2d before it does */
-    bool done_forward;       /* a ReLU whose forward pass a conv2d does; its backward pass is its own */
-    bool in_place;           /* y lies where x lies, dx where dy lies */
-    bool whole_batch;        /* run over all lane groups at once, see [S6.4] */
-    bool needs_dx;           /* false for the first layer that has parameters and all before it */
-    size_t weight, bias;     /* offsets in the parameter vector */
-    size_t params;           /* floats there: weight, then bias */
-    size_t packed_floats, aux_bytes;
-    float *x, *y, *dx, *dy;  /* planned; group g at + g * stride */
-    size_t x_stride, y_stride, dx_stride, dy_stride; /* floats; 0 where one buffer serves every group in turn */
-    float *packed;           /* the weights as the kernels read them */
-    unsigned char *aux;      /* arg-max or mask, aux_bytes a group */
-} dti_layer;
+/* What backward reads beside dy. The planner keeps those tensors until then, and lets another layer write over the rest. */
+enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
 
 typedef struct dti_layer_class {
     const char *name;
-    void (*pack)(const dti_layer *, const float *values);
-    void (*forward)(const dti_layer *, const dti_pass *, int first_group, int groups);
-    void (*backward)(const dti_layer *, const dti_pass *, int group); /* dx, and group_grad if it has parameters */
-    void (*backward_data)(const dti_layer *, const dti_pass *, int first_group, int groups); /* dx of many groups, if better so */
+    size_t own;              /* bytes of what a layer of this class keeps of its description */
+    /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters (dti_parameter). */
+    dt_err (*shape)(dti_layer *l, const void *desc);
+    void (*needs)(dti_op *op);          /* sets packed_floats, scratch_floats, notes_bytes; NULL: none */
+    int reads;                          /* in backward: a sum of DTI_READS_ */
+    bool in_place;                      /* y may lie where x lies, and dx where dy lies */
+    bool keeps_sign;                    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
+    bool whole_batch;                   /* better, or only right, over all lane groups at once [S6.4] */
+    bool adds;                          /* backward adds to dx where op->add_dx or op->add_dx2 says so */
+    double (*macs)(const dti_layer *l); /* multiply-adds of one image's forward pass; NULL: 0 */
+    void (*pack)(const dti_op *op, const float *values);                /* parameters as the kernels read them, once a step */
+    void (*forward)(const dti_op *op, const dti_pass *run, int first_group, int groups);
+    void (*backward)(const dti_op *op, const dti_pass *run, int group); /* run->group_grad and dx, overwritten */
+    void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups); /* dx apart, if better so */
 } dti_layer_class;
 
-DTI_INLINE const float *dti_x(const dti_layer *l, int g) { return l->x + (size_t)g * l->x_stride; }
-DTI_INLINE float *dti_y(const dti_layer *l, int g) { return l->y + (size_t)g * l->y_stride; }
-DTI_INLINE float *dti_dx(const dti_layer *l, int g) { return l->needs_dx ? l->dx + (size_t)g * l->dx_stride : NULL; }
-DTI_INLINE const float *dti_dy(const dti_layer *l, int g) { return l->dy + (size_t)g * l->dy_stride; }
-DTI_INLINE unsigned char *dti_aux(const dti_layer *l, int g) { return l->aux + (size_t)g * l->aux_bytes; }
+/* A tensor of the parameter vector: "weight" of layer "conv1" is called "conv1.weight". */
+typedef struct dti_slot {
+    const char *suffix;
+    dt_tensor shape;         /* without data */
+    float bound, value;      /* initial values are value + U(-bound, +bound) */
+    bool trained;            /* false: saved, but no optimizer steps it */
+    size_t offset;           /* in the parameter vector */
+} dti_slot;
+
+enum { DTI_MAX_LAYERS = 128, DTI_SLOTS = 4, DTI_NAME = 64 };
+
+/* A line of the user's list. */
+struct dti_layer {
+    const dti_layer_class *class;
+    char name[DTI_NAME];
+    int x, with;             /* the tensors it reads; with -1: only one */
+    int in[3], out[3];       /* C, H, W of one image */
+    void *own;
+    uint32_t stream;         /* its place in the list: dropout layers draw different numbers */
+    int slots;
+    dti_slot slot[DTI_SLOTS];
+    size_t params;           /* floats in its trained slots, which lie behind one another from slot[0].offset on */
+};
+
+/* A tensor of all lane groups: group g begins at + g * stride. stride 0: one buffer serves every group in turn. */
+typedef struct dti_lanes { float *at; size_t stride; } dti_lanes;
+
+/* A line of the plan: what is done in a layer's place, or in the place of several that a pattern has fused [S6.3]. */
+struct dti_op {
+    const dti_layer_class *class;
+    const dti_layer *layer;  /* whose parameters and description these are: the first of the fused */
+    int layers;              /* how many it stands for */
+    int in[3], out[3];
+    int tensor, tensor2, made; /* numbers of x, x2 and y */
+    bool whole_batch;        /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
+    int begin, end;
+    dti_lanes x, x2, y, dx, dx2, dy; /* dx, dx2 at NULL: not wanted */
+    bool add_dx, add_dx2;    /* another reader's gradient is there already */
+    dti_lanes spare;         /* where a class that cannot add leaves dx first */
+    size_t packed_floats, scratch_floats, notes_bytes;
+    float *packed;
+    unsigned char *notes;    /* forward's notes to backward, such as the places of maxima: notes_bytes a group */
+};
+
+DTI_INLINE float *dti_lanes_of(dti_lanes t, int g) { return t.at ? t.at + (size_t)g * t.stride : NULL; }
+DTI_INLINE const float *dti_x(const dti_op *op, int g) { return dti_lanes_of(op->x, g); }
+DTI_INLINE float *dti_y(const dti_op *op, int g) { return dti_lanes_of(op->y, g); }
+DTI_INLINE const float *dti_dy(const dti_op *op, int g) { return dti_lanes_of(op->dy, g); }
+DTI_INLINE unsigned char *dti_notes_of(const dti_op *op, int g) { return op->notes + (size_t)g * op->notes_bytes; }
+/* Where backward puts dx; NULL if nobody wants it. */
+DTI_INLINE float *dti_dx(const dti_op *op, int g) {
+    return dti_lanes_of(op->add_dx && !op->class->adds ? op->spare : op->dx, g);
+}
+
+DTI_INLINE size_t dti_volume(const int shape[3]) { return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2]; }
+DTI_INLINE size_t dti_lane_floats(const int shape[3]) { return dti_volume(shape) * DT_LANES; }
+DTI_INLINE int dti_inputs(const dti_layer *l) { return l->in[0] * l->in[1] * l->in[2]; }
+
+/* The list while it grows. It is the first thing in a dt_net [S6.1]. */
+typedef struct dti_list {
+    dt_err error;            /* the first one a builder met */
+    char error_text[512];
+    bool closed;             /* dt_net_build has been there */
+    int input[3];            /* the image */
+    int layers, here;        /* here: the tensor that the next layer reads */
+    dti_layer layer[DTI_MAX_LAYERS];
+} dti_list;
+
+static dti_list *dti_list_of(dt_net *net) { return (dti_list *)(void *)net; }
+
+static const int *dti_shape_of(const dti_list *list, int tensor) {
+    return tensor == 0 ? list->input : list->layer[tensor - 1].out;
+}
+
+static void dti_list_fail(dti_list *list, dt_err code) { /* keeps the first error and its sentence */
+    if (list->error != DT_OK) return;
+    list->error = code;
+    snprintf(list->error_text, sizeof list->error_text, "%s", dt_error());
+}
+
+/* A parameter of the layer, to be called by its class's shape: trained ones first, in the order in which backward leaves
+   their gradients. */
+static dti_slot *dti_parameter(dti_layer *l, const char *suffix, dt_tensor shape, float bound) {
+    dti_slot *slot = &l->slot[l->slots++];
+    *slot = (dti_slot){ .suffix = suffix, .shape = shape, .bound = bound, .trained = true };
+    l->params += dt_tensor_count(&shape);
+    return slot;
+}
+
+static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
+    if (!*name || strlen(name) >= DTI_NAME)
+        return dti_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
+    for (int i = 0; i < list->layers; ++i)
+        if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
+            return dti_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
+    return DT_OK;
+}
+
+static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name, const void *desc, int with) {
+    if (list->closed) return dti_fail(DT_EARG, "%s: the net is built already", class->name);
+    if (list->layers == DTI_MAX_LAYERS) return dti_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
+    DT_TRY(dti_name_check(list, class->name, name));
+    dti_layer *l = &list->layer[list->layers];
+    *l = (dti_layer){ .class = class, .x = list->here, .with = with, .stream = (uint32_t)list->layers };
+    memcpy(l->name, name, strlen(name) + 1);
+    memcpy(l->in, dti_shape_of(list, list->here), sizeof l->in);
+    memcpy(l->out, l->in, sizeof l->out);
+    if (class->own && !(l->own = dti_alloc(class->own))) return DT_ENOMEM;
+    dt_err error = class->shape ? class->shape(l, desc) : DT_OK;
+    if (error != DT_OK) {
+        dti_release(l->own);
+        return error;
+    }
+    list->here = ++list->layers;
+    return DT_OK;
+}
+
+/* What every builder does. name NULL: the class's. with: a second tensor to read, or -1. */
+static void dti_append(dt_net *net, const dti_layer_class *class, const char *name, const void *desc, int with) {
+    dti_list *list = dti_list_of(net);
+    if (!list || list->error != DT_OK) return;
+    dt_err error = dti_append_checked(list, class, name ? name : class->name, desc, with);
+    if (error != DT_OK) dti_list_fail(list, error);
+}
+
+DT_API dt_node dt_here(const dt_net *net) {
+    return (dt_node){ net ? ((const dti_list *)(const void *)net)->here : 0 };
+}
+
+DT_API void dt_at(dt_net *net, dt_node node) {
+    dti_list *list = dti_list_of(net);
+    if (!list || list->error != DT_OK) return;
+    if (node.tensor >= 0 && node.tensor <= list->layers) list->here = node.tensor;
+    else dti_list_fail(list, dti_fail(DT_EARG, "dt_at: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
+}
 #endif
 
 /* ==== [S5.2] Convolution ================================================== */
+
+/* y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]       x (N,C,H,W) -> y (N,O,P,Q), [S4.1]
+   Parameters: name.weight (O,C,K,K), name.bias (O) unless no_bias, both from U(-1/sqrt(C*K*K), +1/sqrt(C*K*K)). */
+#ifdef DTI_DECLARE
+typedef struct dt_conv2d_desc {
+    int out;                 /* output channels, >= 1 */
+    int kernel;              /* K: a square of K x K, 1..15 */
+    int stride;              /* 0 means 1 */
+    int padding;             /* zeros around the map, 0..K-1 */
+    bool no_bias;
+} dt_conv2d_desc;
+
+DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc);
+#endif
+
 #ifdef DTI_IMPLEMENT
-static void dti_conv2d_pack(const dti_layer *l, const float *values) {
-    dti_conv_pack(&l->conv, values + l->weight, l->packed);
+static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
+    const dt_conv2d_desc *d = description;
+    dti_conv *conv = l->own;
+    const int K = d->kernel, p = d->padding, S = d->stride == 0 ? 1 : d->stride;
+    if (d->out < 1 || d->out > 65536 || K < 1 || K > 15 || S < 1 || S > 65536 || p < 0 || p >= K)
+        return dti_fail(DT_EARG, "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out >= 1, "
+                        "kernel 1..15, stride >= 1, padding 0..kernel-1", l->name, d->out, K, d->stride, p);
+    if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K)
+        return dti_fail(DT_ESHAPE, "conv2d \"%s\": a %d x %d kernel does not fit into the %d x %d input with padding %d",
+                        l->name, K, K, l->in[1], l->in[2], p);
+    l->out[0] = d->out;
+    l->out[1] = (l->in[1] + 2 * p - K) / S + 1;
+    l->out[2] = (l->in[2] + 2 * p - K) / S + 1;
+    *conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2], .O = l->out[0], .P = l->out[1], .Q = l->out[2],
+                        .K = K, .S = S, .pad = p };
+    const float bound = 1.0f / sqrtf((float)(conv->C * K * K));
+    dti_parameter(l, "weight", (dt_tensor){ NULL, 4, { conv->O, conv->C, K, K } }, bound);
+    if (!d->no_bias) dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { conv->O, 0, 0, 0 } }, bound);
+    return DT_OK;
 }
 
-static void dti_conv2d_forward(const dti_layer *l, const dti_pass *run, int first, int groups) {
-    const float *bias = l->has_bias ? run->values + l->bias : NULL;
+static void dti_conv2d_needs(dti_op *op) {
+    op->packed_floats = dti_conv_packed_floats(op->layer->own);
+    op->scratch_floats = dti_conv_scratch_floats(op->layer->own);
+}
+
+static double dti_conv2d_macs(const dti_layer *l) {
+    const dti_conv *c = l->own;
+    return (double)c->O * c->P * c->Q * c->C * c->K * c->K;
+}
+
+static void dti_conv2d_pack(const dti_op *op, const float *values) {
+    dti_conv_pack(op->layer->own, values + op->layer->slot[0].offset, op->packed);
+}
+
+/* Of a layer with weight and bias: the bias among the parameters, or the bias's gradient behind the weight's; or NULL. */
+static const float *dti_bias(const dti_layer *l, const float *values) {
+    return l->slots > 1 ? values + l->slot[1].offset : NULL;
+}
+static float *dti_bias_grad(const dti_layer *l, float *group_grad) {
+    return l->slots > 1 ? group_grad + dt_tensor_count(&l->slot[0].shape) : NULL;
+}
+
+static void dti_conv2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     for (int g = first; g < first + groups; ++g)
-        if (l->pooled) dti_conv_pool_forward(&l->conv, dti_x(l, g), l->packed, bias, l->rectified, dti_y(l, g), dti_aux(l, g), run->scratch);
-        else dti_conv_forward(&l->conv, dti_x(l, g), l->packed, bias, dti_y(l, g), run->scratch);
+        dti_conv_forward(op->layer->own, dti_x(op, g), op->packed, dti_bias(op->layer, run->values), dti_y(op, g), run->scratch);
 }
 
 /* y += x*w  =>  dx += w*dy,  dw += x*dy;   y += b  =>  db += dy */
-static void dti_conv2d_backward(const dti_layer *l, const dti_pass *run, int g) {
-    float *dw = run->group_grad, *db = l->has_bias ? run->group_grad + (l->bias - l->weight) : NULL;
-    if (l->pooled) {
-        dti_conv_pool_backward(&l->conv, dti_x(l, g), l->packed, dti_dy(l, g), dti_aux(l, g), dti_dx(l, g), dw, db, run->scratch);
-        return;
-    }
-    dti_conv_backward_weights(&l->conv, dti_x(l, g), dti_dy(l, g), dw, db, run->scratch);
-    if (l->needs_dx) dti_conv_backward_data(&l->conv, dti_dy(l, g), l->packed, dti_dx(l, g), run->scratch);
+static void dti_conv2d_backward(const dti_op *op, const dti_pass *run, int g) {
+    float *db = dti_bias_grad(op->layer, run->group_grad), *dx = dti_dx(op, g);
+    dti_conv_backward_weights(op->layer->own, dti_x(op, g), dti_dy(op, g), run->group_grad, db, run->scratch);
+    if (dx) dti_conv_backward_data(op->layer->own, dti_dy(op, g), op->packed, dx, run->scratch);
+}
+
+static const dti_layer_class dti_conv2d_class = {
+    .name = "conv2d", .own = sizeof(dti_conv), .shape = dti_conv2d_shape, .needs = dti_conv2d_needs, .reads = DTI_READS_X,
+    .macs = dti_conv2d_macs, .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward
+};
+
+DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
+    dti_append(net, &dti_conv2d_class, name ? name : "", desc, -1);
 }
 #endif
 
 /* ==== [S5.3] Max-pool ===================================================== */
+
+/* y[n,c,i,j] = max_{u,v < K} x[n,c,i*K+u,j*K+v]; of equal values the first in row-major order is the maximum. */
+#ifdef DTI_DECLARE
+DT_API void dt_maxpool2d(dt_net *net, int kernel);              /* K 1..15; stride = kernel, no padding, floor */
+#endif
+
 #ifdef DTI_IMPLEMENT
-static void dti_maxpool2d_forward(const dti_layer *l, const dti_pass *run, int first, int groups) {
+static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
+    const int K = *(int *)l->own = *(const int *)kernel;
+    if (K < 1 || K > 15) return dti_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", K);
+    if (l->in[1] < K || l->in[2] < K)
+        return dti_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", K, l->in[1], l->in[2]);
+    l->out[1] = l->in[1] / K;
+    l->out[2] = l->in[2] / K;
+    return DT_OK;
+}
+
+static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_lane_floats(op->out); } /* a place each */
+
+static void dti_maxpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const int K = *(const int *)op->layer->own;
     (void)run;
     for (int g = first; g < first + groups; ++g)
-        dti_maxpool_forward(l->in[0], l->in[1], l->in[2], l->kernel, l->kernel, dti_x(l, g), dti_y(l, g), dti_aux(l, g));
+        dti_maxpool_forward(op->in[0], op->in[1], op->in[2], K, K, dti_x(op, g), dti_y(op, g), dti_notes_of(op, g));
 }
 
 /* y = x[argmax]  =>  dx[argmax] += dy */
-static void dti_maxpool2d_backward(const dti_layer *l, const dti_pass *run, int g) {
+static void dti_maxpool2d_backward(const dti_op *op, const dti_pass *run, int g) {
+    const int K = *(const int *)op->layer->own;
     (void)run;
-    if (l->needs_dx)
-        dti_maxpool_backward(l->in[0], l->in[1], l->in[2], l->kernel, l->kernel, dti_dy(l, g), dti_aux(l, g), dti_dx(l, g));
+    if (dti_dx(op, g))
+        dti_maxpool_backward(op->in[0], op->in[1], op->in[2], K, K, dti_dy(op, g), dti_notes_of(op, g), dti_dx(op, g));
 }
+
+static const dti_layer_class dti_maxpool2d_class = {
+    .name = "maxpool2d", .own = sizeof(int), .shape = dti_maxpool2d_shape, .needs = dti_maxpool2d_needs,
+    .forward = dti_maxpool2d_forward, .backward = dti_maxpool2d_backward
+};
+
+DT_API void dt_maxpool2d(dt_net *net, int kernel) { dti_append(net, &dti_maxpool2d_class, NULL, &kernel, -1); }
 #endif
 
 /* ==== [S5.4] ReLU ========================================================= */
 
-/* y = max(x, 0), in place; a NaN stays a NaN. The mask for backward is y itself. */
+/* y = max(x, 0); a NaN stays a NaN. The mask for backward is y itself. */
+#ifdef DTI_DECLARE
+DT_API void dt_relu(dt_net *net);
+#endif
+
 #ifdef DTI_IMPLEMENT
-static void dti_relu_forward(const dti_layer *l, const dti_pass *run, int first, int groups) {
+static void dti_relu_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const size_t n = dti_lane_floats(op->out);
     (void)run;
     for (int g = first; g < first + groups; ++g) {
-        float *y = dti_y(l, g);
-        for (size_t i = 0; i < l->out_floats; ++i) y[i] = y[i] < 0.0f ? 0.0f : y[i];
+        const float *x = dti_x(op, g);
+        float *y = dti_y(op, g);
+        for (size_t i = 0; i < n; ++i) y[i] = x[i] < 0.0f ? 0.0f : x[i];
     }
 }
 
-/* y = x > 0 ? x : 0  =>  dx = y > 0 ? dy : 0 */
-static void dti_relu_backward(const dti_layer *l, const dti_pass *run, int g) {
-    (void)run;
-    if (!l->needs_dx) return;
-    const float *y = dti_y(l, g);
-    float *dx = dti_dx(l, g);
-    for (size_t i = 0; i < l->out_floats; ++i) dx[i] = y[i] > 0.0f ? dx[i] : 0.0f;
+/* y = x > 0 ? x : 0  =>  dx = y > 0 ? dy : 0;   n floats, dx may be dy */
+static void dti_relu_gradient(const float *y, const float *dy, float *dx, size_t n) {
+    for (size_t i = 0; i < n; ++i) dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
 }
+
+static void dti_relu_backward(const dti_op *op, const dti_pass *run, int g) {
+    (void)run;
+    if (dti_dx(op, g)) dti_relu_gradient(dti_y(op, g), dti_dy(op, g), dti_dx(op, g), dti_lane_floats(op->out));
+}
+
+static const dti_layer_class dti_relu_class = {
+    .name = "relu", .reads = DTI_READS_SIGN, .in_place = true, .keeps_sign = true,
+    .forward = dti_relu_forward, .backward = dti_relu_backward
+};
+
+DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, -1); }
 #endif
 
 /* ==== [S5.5] Dropout ====================================================== */
 
 /* Training: y = x * m with m = 0 with probability p, else 1/(1-p); evaluation: y = x. Dropout draws an m for
    every value, Dropout2d one for every (image, channel) plane. Source: Srivastava et al. 2014; Tompson et al.
-   2015 for the planes. In place; m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
+   2015 for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
    number of the value): it belongs to the image and not to the rank that holds it. */
+#ifdef DTI_DECLARE
+DT_API void dt_dropout(dt_net *net, float probability);         /* of a value to become zero, 0 <= p < 1 */
+DT_API void dt_dropout2d(dt_net *net, float probability);       /* of a whole (image, channel) plane */
+#endif
+
 #ifdef DTI_IMPLEMENT
-static void dti_dropout_mask(const dti_layer *l, const dti_pass *run, int g, float *mask, size_t count) {
-    const float keep = 1.0f / (1.0f - l->probability);
-    const uint32_t *sample = run->sample + (size_t)g * DT_LANES;
+typedef struct dti_dropout {
+    float probability;
+    size_t plane;            /* values that share an m */
+} dti_dropout;
+
+static dt_err dti_dropout_shape(dti_layer *l, const void *probability) {
+    dti_dropout *d = l->own;
+    *d = (dti_dropout){ *(const float *)probability, 1 };
+    if (d->probability >= 0.0f && d->probability < 1.0f) return DT_OK;
+    return dti_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name, (double)d->probability);
+}
+
+static dt_err dti_dropout2d_shape(dti_layer *l, const void *probability) {
+    DT_TRY(dti_dropout_shape(l, probability));
+    ((dti_dropout *)l->own)->plane = (size_t)l->in[1] * (size_t)l->in[2];
+    return DT_OK;
+}
+
+static size_t dti_dropout_planes(const dti_op *op) {
+    return dti_volume(op->in) / ((const dti_dropout *)op->layer->own)->plane;
+}
+
+static void dti_dropout_needs(dti_op *op) { op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float); }
+
+static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
+    float *mask = (float *)(void *)dti_notes_of(op, g);
+    const float p = ((const dti_dropout *)op->layer->own)->probability, keep = 1.0f / (1.0f - p);
+    const uint32_t *sample = run->sample + (size_t)g * DT_LANES, purpose = DT_RNG_DROPOUT | op->layer->stream << 8;
+    const size_t count = dti_dropout_planes(op);
     for (size_t i = 0; i < count; i += 4) {
         uint32_t bits[4][DT_LANES];
-        dti_philox_lanes(bits, run->seed, DT_RNG_DROPOUT | l->stream << 8, run->epoch, sample, (uint32_t)(i / 4));
+        dti_philox_lanes(bits, run->seed, purpose, run->epoch, sample, (uint32_t)(i / 4));
         for (size_t k = 0; k < 4 && i + k < count; ++k)
-            for (int lane = 0; lane < DT_LANES; ++lane)
-                mask[(i + k) * DT_LANES + (size_t)lane] = dt_uniform(bits[k][lane]) < l->probability ? 0.0f : keep;
+            for (size_t lane = 0; lane < DT_LANES; ++lane)
+                mask[(i + k) * DT_LANES + lane] = dt_uniform(bits[k][lane]) < p ? 0.0f : keep;
     }
 }
 
-static void dti_dropout_apply(const dti_layer *l, const float *mask, float *values) {
-    size_t plane = l->kind == DTI_DROPOUT2D ? (size_t)l->in[1] * (size_t)l->in[2] : 1; /* values that share an m */
-    size_t planes = l->in_floats / DT_LANES / plane;
-    for (size_t c = 0; c < planes; ++c) {
+static void dti_dropout_apply(const dti_op *op, const dti_pass *run, int g, const float *from, float *to) {
+    const float *restrict mask = (const float *)(const void *)dti_notes_of(op, g);
+    const size_t plane = ((const dti_dropout *)op->layer->own)->plane, planes = dti_dropout_planes(op);
+    if (to != from) memcpy(to, from, dti_lane_floats(op->out) * sizeof *to);
+    for (size_t c = 0; c < planes && run->training; ++c) {
         const float *restrict m = mask + c * DT_LANES; /* restrict: m stays in a register for the whole plane */
-        float *restrict v = values + c * plane * DT_LANES;
+        float *restrict v = to + c * plane * DT_LANES;
         for (size_t i = 0; i < plane; ++i)
             for (size_t lane = 0; lane < DT_LANES; ++lane) v[i * DT_LANES + lane] *= m[lane];
     }
 }
 
-static void dti_dropout_forward(const dti_layer *l, const dti_pass *run, int first, int groups) {
-    if (!run->training) return;
+static void dti_dropout_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     for (int g = first; g < first + groups; ++g) {
-        float *mask = (float *)(void *)dti_aux(l, g);
-        dti_dropout_mask(l, run, g, mask, l->aux_bytes / (DT_LANES * sizeof(float)));
-        dti_dropout_apply(l, mask, dti_y(l, g));
+        if (run->training) dti_dropout_draw(op, run, g);
+        dti_dropout_apply(op, run, g, dti_x(op, g), dti_y(op, g));
     }
 }
 
 /* y = x*m  =>  dx = dy*m */
-static void dti_dropout_backward(const dti_layer *l, const dti_pass *run, int g) {
-    if (run->training && l->needs_dx) dti_dropout_apply(l, (const float *)(const void *)dti_aux(l, g), dti_dx(l, g));
+static void dti_dropout_backward(const dti_op *op, const dti_pass *run, int g) {
+    if (dti_dx(op, g)) dti_dropout_apply(op, run, g, dti_dy(op, g), dti_dx(op, g));
 }
+
+static const dti_layer_class dti_dropout_class = {
+    .name = "dropout", .own = sizeof(dti_dropout), .shape = dti_dropout_shape, .needs = dti_dropout_needs,
+    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
+}, dti_dropout2d_class = {
+    .name = "dropout2d", .own = sizeof(dti_dropout), .shape = dti_dropout2d_shape, .needs = dti_dropout_needs,
+    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
+};
+
+DT_API void dt_dropout(dt_net *net, float probability) { dti_append(net, &dti_dropout_class, NULL, &probability, -1); }
+DT_API void dt_dropout2d(dt_net *net, float probability) { dti_append(net, &dti_dropout2d_class, NULL, &probability, -1); }
 #endif
 
 /* ==== [S5.6] Linear ======================================================= */
-#ifdef DTI_IMPLEMENT
-DTI_INLINE int dti_inputs(const dti_layer *l) { return l->in[0] * l->in[1] * l->in[2]; }
 
-static void dti_fc_pack(const dti_layer *l, const float *values) {
-    dti_linear_pack(dti_inputs(l), l->out[0], values + l->weight, l->packed);
+/* y[n,o] = b[o] + sum_i x[n,i] * w[o,i]; (C,H,W) is flattened to I = C*H*W inputs, [S4.2]
+   Parameters: name.weight (O,I), name.bias (O), both from U(-1/sqrt(I), +1/sqrt(I)). */
+#ifdef DTI_DECLARE
+DT_API void dt_linear(dt_net *net, const char *name, int out);
+#endif
+
+#ifdef DTI_IMPLEMENT
+static dt_err dti_fc_shape(dti_layer *l, const void *out) {
+    const int O = *(const int *)out, I = dti_inputs(l);
+    if (O < 1 || O > 1 << 20) return dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", l->name, O, 1 << 20);
+    l->out[0] = O;
+    l->out[1] = l->out[2] = 1;
+    const float bound = 1.0f / sqrtf((float)I);
+    dti_parameter(l, "weight", (dt_tensor){ NULL, 2, { O, I, 0, 0 } }, bound);
+    dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { O, 0, 0, 0 } }, bound);
+    return DT_OK;
 }
 
-static void dti_fc_forward(const dti_layer *l, const dti_pass *run, int first, int groups) {
-    dti_linear_forward(dti_inputs(l), l->out[0], groups, dti_x(l, first), l->x_stride, l->packed, run->values + l->bias,
-                       dti_y(l, first), l->y_stride);
+static void dti_fc_needs(dti_op *op) { op->packed_floats = dti_linear_packed_floats(dti_inputs(op->layer), op->out[0]); }
+
+static double dti_fc_macs(const dti_layer *l) { return (double)l->out[0] * dti_inputs(l); }
+
+static void dti_fc_pack(const dti_op *op, const float *values) {
+    dti_linear_pack(dti_inputs(op->layer), op->out[0], values + op->layer->slot[0].offset, op->packed);
+}
+
+static void dti_fc_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    dti_linear_forward(dti_inputs(op->layer), op->out[0], groups, dti_x(op, first), op->x.stride, op->packed,
+                       dti_bias(op->layer, run->values), dti_y(op, first), op->y.stride);
 }
 
 /* y[o] += x[i]*w[o,i]  =>  dw[o,i] += x[i]*dy[o],  dx[i] += w[o,i]*dy[o];   y[o] += b[o]  =>  db[o] += dy[o] */
-static void dti_fc_backward(const dti_layer *l, const dti_pass *run, int g) {
-    float *dw = run->group_grad, *db = run->group_grad + (l->bias - l->weight);
-    dti_linear_backward_weights(dti_inputs(l), l->out[0], dti_x(l, g), dti_dy(l, g), dw, db);
+static void dti_fc_backward(const dti_op *op, const dti_pass *run, int g) {
+    dti_linear_backward_weights(dti_inputs(op->layer), op->out[0], dti_x(op, g), dti_dy(op, g), run->group_grad,
+                                dti_bias_grad(op->layer, run->group_grad));
 }
 
-static void dti_fc_backward_data(const dti_layer *l, const dti_pass *run, int first, int groups) {
+static void dti_fc_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const dti_lanes dx = op->add_dx ? op->spare : op->dx;
     (void)run;
-    dti_linear_backward_data(dti_inputs(l), l->out[0], groups, dti_dy(l, first), l->dy_stride, l->packed,
-                             dti_dx(l, first), l->dx_stride);
+    dti_linear_backward_data(dti_inputs(op->layer), op->out[0], groups, dti_dy(op, first), op->dy.stride, op->packed,
+                             dti_dx(op, first), dx.stride);
+}
+
+static const dti_layer_class dti_fc_class = {
+    .name = "linear", .shape = dti_fc_shape, .needs = dti_fc_needs, .reads = DTI_READS_X, .whole_batch = true,
+    .macs = dti_fc_macs, .pack = dti_fc_pack, .forward = dti_fc_forward, .backward = dti_fc_backward,
+    .backward_data = dti_fc_backward_data
+};
+
+DT_API void dt_linear(dt_net *net, const char *name, int out) { dti_append(net, &dti_fc_class, name ? name : "", &out, -1); }
+#endif
+
+/* ==== [S5.7] Adding an earlier tensor ===================================== */
+
+/* y = x + x2, what makes a residual block (He, Zhang, Ren, Sun 2016): x is what stands here, x2 an earlier tensor of the
+   same shape. Its gradient goes to both. */
+#ifdef DTI_DECLARE
+DT_API void dt_add(dt_net *net, dt_node node);
+#endif
+
+#ifdef DTI_IMPLEMENT
+static dt_err dti_add_shape(dti_layer *l, const void *other) {
+    const int *in = l->in, *shape = other;
+    if (memcmp(in, shape, sizeof l->in) == 0) return DT_OK;
+    return dti_fail(DT_ESHAPE, "add: what stands here is %d x %d x %d, the other tensor %d x %d x %d", in[0], in[1], in[2],
+                    shape[0], shape[1], shape[2]);
+}
+
+static void dti_add_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const size_t n = dti_lane_floats(op->out);
+    (void)run;
+    for (int g = first; g < first + groups; ++g) {
+        const float *x = dti_x(op, g), *x2 = dti_lanes_of(op->x2, g);
+        float *y = dti_y(op, g);
+        for (size_t i = 0; i < n; ++i) y[i] = x[i] + x2[i];
+    }
+}
+
+/* y = x + x2  =>  dx += dy,  dx2 += dy */
+static void dti_add_to(float *dx, const float *dy, size_t n, bool add) {
+    if (!dx || dx == dy) return;
+    if (!add) memcpy(dx, dy, n * sizeof *dx);
+    else for (size_t i = 0; i < n; ++i) dx[i] += dy[i];
+}
+
+static void dti_add_backward(const dti_op *op, const dti_pass *run, int g) {
+    const size_t n = dti_lane_floats(op->out);
+    (void)run;
+    dti_add_to(dti_lanes_of(op->dx2, g), dti_dy(op, g), n, op->add_dx2);
+    dti_add_to(dti_dx(op, g), dti_dy(op, g), n, op->add_dx);
+}
+
+static const dti_layer_class dti_add_class = {
+    .name = "add", .shape = dti_add_shape, .in_place = true, .adds = true, .forward = dti_add_forward, .backward = dti_add_backward
+};
+
+DT_API void dt_add(dt_net *net, dt_node node) {
+    dti_list *list = dti_list_of(net);
+    if (!list || list->error != DT_OK) return;
+    if (node.tensor < 0 || node.tensor > list->layers)
+        dti_list_fail(list, dti_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
+    else dti_append(net, &dti_add_class, NULL, dti_shape_of(list, node.tensor), node.tensor);
 }
 #endif
 
-/* ==== [S5.7] Log-softmax and negative log-likelihood ======================= */
+/* ==== [S5.8] Log-softmax and negative log-likelihood ======================= */
 
 /* The end of every net. For one image with logits z[k] and label t:
      logp[k] = z[k] - max - log(sum_j exp(z[j] - max))       loss = -logp[t]
@@ -2545,33 +2893,19 @@ static void dti_nll_backward(int classes, const float *logp, const int *label, i
 }
 #endif
 
-/* ==== [S5.8] The table of layers ========================================== */
-#ifdef DTI_IMPLEMENT
-static const dti_layer_class dti_layer_classes[DTI_KINDS] = {
-    [DTI_CONV2D]    = { "conv2d",    dti_conv2d_pack, dti_conv2d_forward,    dti_conv2d_backward,    NULL },
-    [DTI_MAXPOOL2D] = { "maxpool2d", NULL,            dti_maxpool2d_forward, dti_maxpool2d_backward, NULL },
-    [DTI_RELU]      = { "relu",      NULL,            dti_relu_forward,      dti_relu_backward,      NULL },
-    [DTI_DROPOUT]   = { "dropout",   NULL,            dti_dropout_forward,   dti_dropout_backward,   NULL },
-    [DTI_DROPOUT2D] = { "dropout2d", NULL,            dti_dropout_forward,   dti_dropout_backward,   NULL },
-    [DTI_LINEAR]    = { "linear",    dti_fc_pack,     dti_fc_forward,        dti_fc_backward,        dti_fc_backward_data },
-};
-#endif
-
 /* ==== [S6] Nets =========================================================== */
 
 /* ==== [S6.1] A net from outside =========================================== */
 
-/* A net is a list of layers. Building it plans every buffer once, in one block
-   each: parameters, gradients, and everything that lives during a step. After
-   dt_net_build nothing is allocated until dt_net_free.
+/* Building a net [S5.1] plans every buffer once, in one block each: parameters,
+   gradients, and everything that lives during a step. After dt_net_build
+   nothing is allocated until dt_net_free.
 
    A step is dt_net_load (which images), dt_forward, dt_backward, and then an
    optimizer [S7]. The loss is the mean negative log-likelihood over the global
    batch, that is over the samples of all ranks; a rank's gradient is therefore
    its share of the whole, and shares are summed (dt_average_gradients, [S10]). */
 #ifdef DTI_DECLARE
-typedef struct dt_net dt_net;
-
 /* One step's images: rows of a data set [S9] that this rank holds. */
 typedef struct dt_batch {
     const uint8_t *pixels;   /* (N,C,H,W), the whole data set */
@@ -2595,17 +2929,6 @@ typedef struct dt_score {
     int64_t loss_fixed;      /* sum of the samples' losses in units of 2^-24, each rounded once */
     int64_t correct, count;  /* samples whose largest logit is their label; samples */
 } dt_score;
-
-DT_API dt_net *dt_net_new(int channels, int height, int width); /* NULL if memory is short */
-DT_API void dt_net_free(dt_net *net);                           /* NULL is allowed */
-
-/* Builders add a layer behind the last one. They remember the first error, dt_net_build returns it. */
-DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc);
-DT_API void dt_maxpool2d(dt_net *net, int kernel);              /* stride = kernel, no padding, floor */
-DT_API void dt_relu(dt_net *net);
-DT_API void dt_dropout(dt_net *net, float probability);         /* of a value to become zero, 0 <= p < 1 */
-DT_API void dt_dropout2d(dt_net *net, float probability);       /* of a whole (image, channel) plane */
-DT_API void dt_linear(dt_net *net, const char *name, int out);  /* flattens (C,H,W) to C*H*W inputs */
 
 /* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for weights and
    biases, fan_in = C*K*K or inputs. The last layer's outputs are the logits of out[0] classes. */
@@ -2647,221 +2970,348 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 #endif
 
 #ifdef DTI_IMPLEMENT
-#define DTI_MAX_LAYERS 128
-#define DTI_SCORE 4          /* slots behind the gradient: score and stop wish travel with it */
+enum { DTI_SCORE = 4 };      /* slots behind the gradient: score and stop wish travel with it */
+
+/* What one layer hands to the next. */
+typedef struct dti_tensor {
+    int shape[3];
+    int maker;               /* the op that makes it; -1: dt_net_load does */
+    int readers, last;       /* how often ops read it; the last op that does */
+    bool learns;             /* something before it is trained, so its gradient is wanted */
+    int kept;                /* what backward reads of it: DTI_READS_Y, DTI_READS_SIGN */
+    int place;               /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
+    dti_lanes value, grad;
+} dti_tensor;
 
 struct dt_net {
-    dt_err error;            /* the first one a builder met */
-    char error_text[256];
-    bool built, training, forwarded;
-    int input[3], shape[3];  /* of the images; of the last layer's output while building */
-    int layers, params;
-    dti_layer layer[DTI_MAX_LAYERS];
-    dt_param *param;         /* two a layer at most */
-    char (*param_name)[48];
-    size_t count;            /* floats in the parameter vector */
+    dti_list list;           /* what the builders made; must come first [S5.1] */
+    bool training, loaded, forwarded;
+    int params, classes;
+    dt_param *param;
+    char (*param_name)[DTI_NAME + 32];
+    size_t count, trained;   /* floats in the parameter vector; of them, trained ones, which come first */
     dt_build_desc desc;
     int max_groups, groups;  /* lane groups planned for, and in this batch */
     dt_batch batch;
-    float grad_scale;        /* 1 for the mean over the global batch */
     float *values, *grad;    /* [count] */
     int64_t *fixed;          /* [count + DTI_SCORE] exact sums of the gradient, then the score */
-    float *group_grad, *scratch, *input_lanes, *logp, *dlogits;
-    size_t input_floats;     /* of one lane group */
+    float *group_grad, *scratch, *logp;
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
     int *label;              /* [max_groups][16] */
     dt_score score;
     dt_gradient_fn *on_gradient;
     void *on_gradient_user;
+    int ops;
+    dti_op op[DTI_MAX_LAYERS];
+    dti_tensor tensor[DTI_MAX_LAYERS + 1];
     void *block;             /* all of the buffers above */
     size_t bytes;
-    double *layer_seconds;   /* [layers][3] pack+forward, backward, unused; NULL unless dt_net_profile asked */
+    double *layer_seconds;   /* [layers][2] forward, backward; NULL unless dt_net_profile asked */
 };
-#endif
 
-/* ==== [S6.2] Builders ===================================================== */
-#ifdef DTI_IMPLEMENT
-static void dti_net_fail(dt_net *net, dt_err code) { /* keeps the first error and its sentence */
-    if (net->error != DT_OK) return;
-    net->error = code;
-    memcpy(net->error_text, dt_error(), sizeof net->error_text - 1);
-}
+static const int *dti_image_shape(const dt_net *net) { return net->list.input; }
+static dti_tensor *dti_logits(dt_net *net) { return &net->tensor[net->op[net->ops - 1].made]; }
 
 DT_API dt_net *dt_net_new(int channels, int height, int width) {
     dt_net *net = dti_alloc(sizeof *net);
     if (!net) return NULL;
     const int shape[3] = { channels, height, width };
-    memcpy(net->input, shape, sizeof shape);
-    memcpy(net->shape, shape, sizeof shape);
+    memcpy(net->list.input, shape, sizeof shape);
     net->training = true;
-    net->grad_scale = 1.0f;
     if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 || width > 65536)
-        dti_net_fail(net, dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels, height, width));
+        dti_list_fail(&net->list, dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels, height, width));
     return net;
 }
 
 DT_API void dt_net_free(dt_net *net) {
     if (!net) return;
+    for (int i = 0; i < net->list.layers; ++i) dti_release(net->list.layer[i].own);
     dti_release(net->block);
     dti_release(net->param);
     dti_release(net->layer_seconds);
     dti_release(net);
 }
+#endif
 
-/* The next layer with its input shape filled in, or NULL once something has failed. */
-static dti_layer *dti_add(dt_net *net, dti_kind kind, const char *name) {
-    if (!net || net->error != DT_OK) return NULL;
-    const char *kind_name = dti_layer_classes[kind].name;
-    if (net->built) { dti_net_fail(net, dti_fail(DT_EARG, "%s: the net is built already", kind_name)); return NULL; }
-    if (net->layers == DTI_MAX_LAYERS) {
-        dti_net_fail(net, dti_fail(DT_EARG, "%s: more than %d layers", kind_name, DTI_MAX_LAYERS));
-        return NULL;
-    }
-    dti_layer *l = &net->layer[net->layers];
-    memset(l, 0, sizeof *l);
-    l->kind = kind;
-    l->stream = (uint32_t)net->layers;
-    if (!name || !*name || strlen(name) >= sizeof l->name) {
-        dti_net_fail(net, dti_fail(DT_EARG, "%s: a name of 1 to %zu characters is needed", kind_name, sizeof l->name - 1));
-        return NULL;
-    }
-    for (int i = 0; i < net->layers; ++i)
-        if (strcmp(net->layer[i].name, name) == 0 && net->layer[i].params) {
-            dti_net_fail(net, dti_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind_name, name));
-            return NULL;
+/* ==== [S6.2] Fused layers ================================================= */
+
+/* The plan begins as the list: an op for each layer. Then neighbours that fit a pattern become one op, where that saves
+   work. The list stays as the user wrote it. */
+#ifdef DTI_IMPLEMENT
+
+/* A 2x2 max-pool behind a convolution: done while the convolution's outputs are still in registers [S4.8], and with it the
+   ReLU behind the pool. The convolution's own map is never written. */
+static void dti_conv_pooled_needs(dti_op *op) {
+    dti_conv2d_needs(op);
+    op->notes_bytes = dti_lane_floats(op->out);
+}
+
+static void dti_conv_pooled_run(const dti_op *op, const dti_pass *run, int first, int groups, bool relu) {
+    for (int g = first; g < first + groups; ++g)
+        dti_conv_pool_forward(op->layer->own, dti_x(op, g), op->packed, dti_bias(op->layer, run->values), relu, dti_y(op, g),
+                              dti_notes_of(op, g), run->scratch);
+}
+
+static void dti_conv_pooled_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    dti_conv_pooled_run(op, run, first, groups, false);
+}
+
+static void dti_conv_pooled_backward(const dti_op *op, const dti_pass *run, int g) {
+    dti_conv_pool_backward(op->layer->own, dti_x(op, g), op->packed, dti_dy(op, g), dti_notes_of(op, g), dti_dx(op, g),
+                           run->group_grad, dti_bias_grad(op->layer, run->group_grad), run->scratch);
+}
+
+static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    dti_conv_pooled_run(op, run, first, groups, true);
+}
+
+static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
+    float *dy = dti_lanes_of(op->dy, g); /* this op's alone to read, so the mask is applied where it lies */
+    dti_relu_gradient(dti_y(op, g), dy, dy, dti_lane_floats(op->out));
+    dti_conv_pooled_backward(op, run, g);
+}
+
+static const dti_layer_class dti_conv_pooled_class = {
+    .name = "conv2d, maxpool2d", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X, .pack = dti_conv2d_pack,
+    .forward = dti_conv_pooled_forward, .backward = dti_conv_pooled_backward
+}, dti_conv_rectified_class = {
+    .name = "conv2d, maxpool2d, relu", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X | DTI_READS_SIGN,
+    .pack = dti_conv2d_pack, .forward = dti_conv_rectified_forward, .backward = dti_conv_rectified_backward
+};
+
+static bool dti_pools_by_two(const dti_op *a, const dti_op *b) {
+    (void)a;
+    return *(const int *)b->layer->own == 2;
+}
+
+/* Each pattern: an op of class `first`, and behind it one of class `second` that alone reads its tensor. They become one op
+   of class `both`; or, where that is NULL, they change places. */
+static const struct dti_pattern {
+    const dti_layer_class *first, *second, *both;
+    bool (*fits)(const dti_op *first, const dti_op *second); /* NULL: always */
+} dti_patterns[] = {
+    /* max(relu(x)) = relu(max(x)), values and gradients: behind a pool a ReLU has a fraction of the work, and the pool can
+       be done by the convolution before both */
+    { &dti_relu_class, &dti_maxpool2d_class, NULL, NULL },
+    { &dti_conv2d_class, &dti_maxpool2d_class, &dti_conv_pooled_class, dti_pools_by_two },
+    { &dti_conv_pooled_class, &dti_relu_class, &dti_conv_rectified_class, NULL },
+};
+
+/* x -> first -> t -> second -> y becomes x -> second -> t -> first -> y. */
+static void dti_swap_ops(dt_net *net, int i) {
+    dti_op *a = &net->op[i], *b = &net->op[i + 1], first = *a;
+    *a = *b;
+    *b = first;
+    a->tensor = b->tensor;
+    b->tensor = b->made; /* t */
+    b->made = a->made;   /* y */
+    a->made = b->tensor;
+    memcpy(a->in, b->in, sizeof a->in);
+    memcpy(b->in, a->out, sizeof b->in);
+    memcpy(b->out, a->out, sizeof b->out);
+}
+
+static void dti_merge_ops(dt_net *net, int i, const dti_layer_class *class) {
+    dti_op *a = &net->op[i], *b = &net->op[i + 1];
+    a->class = class;
+    a->layers += b->layers;
+    a->made = b->made;
+    memcpy(a->out, b->out, sizeof a->out);
+    --net->ops;
+    memmove(b, b + 1, (size_t)(net->ops - i - 1) * sizeof *b);
+}
+
+static bool dti_alone_reads(const dt_net *net, int op, int tensor) {
+    bool alone = net->op[op].tensor == tensor;
+    for (int i = 0; i < net->ops; ++i) alone = alone && (i == op || net->op[i].tensor != tensor) && net->op[i].tensor2 != tensor;
+    return alone;
+}
+
+static bool dti_fuse_one(dt_net *net) { /* false: no pattern fits any more */
+    for (size_t k = 0; k < sizeof dti_patterns / sizeof *dti_patterns; ++k)
+        for (int i = 0; i + 1 < net->ops; ++i) {
+            const struct dti_pattern *p = &dti_patterns[k];
+            const dti_op *a = &net->op[i], *b = a + 1;
+            if (a->class != p->first || b->class != p->second || !dti_alone_reads(net, i + 1, a->made)) continue;
+            if (p->fits && !p->fits(a, b)) continue;
+            if (p->both) dti_merge_ops(net, i, p->both);
+            else dti_swap_ops(net, i);
+            return true;
         }
-    memcpy(l->name, name, strlen(name) + 1);
-    memcpy(l->in, net->shape, sizeof l->in);
-    memcpy(l->out, net->shape, sizeof l->out);
-    return l;
-}
-
-static void dti_added(dt_net *net, const dti_layer *l) {
-    memcpy(net->shape, l->out, sizeof net->shape);
-    ++net->layers;
-}
-
-DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
-    dti_layer *l = dti_add(net, DTI_CONV2D, name);
-    if (!l) return;
-    int stride = desc->stride == 0 ? 1 : desc->stride, K = desc->kernel, p = desc->padding;
-    if (desc->out < 1 || desc->out > 65536 || K < 1 || K > 15 || stride < 1 || p < 0 || p >= K) {
-        dti_net_fail(net, dti_fail(DT_EARG, "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out >= 1, "
-                                   "kernel 1..15, stride >= 1, padding 0..kernel-1", name, desc->out, K, desc->stride, p));
-        return;
-    }
-    if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K) {
-        dti_net_fail(net, dti_fail(DT_ESHAPE, "conv2d \"%s\": a %d x %d kernel does not fit into the %d x %d input with padding %d",
-                                   name, K, K, l->in[1], l->in[2], p));
-        return;
-    }
-    l->out[0] = desc->out;
-    l->out[1] = (l->in[1] + 2 * p - K) / stride + 1;
-    l->out[2] = (l->in[2] + 2 * p - K) / stride + 1;
-    l->conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2], .O = l->out[0], .P = l->out[1], .Q = l->out[2],
-                          .K = K, .S = stride, .pad = p };
-    l->has_bias = !desc->no_bias;
-    l->params = (size_t)desc->out * (size_t)l->in[0] * (size_t)K * (size_t)K + (l->has_bias ? (size_t)desc->out : 0);
-    l->packed_floats = dti_conv_packed_floats(&l->conv);
-    dti_added(net, l);
-}
-
-DT_API void dt_maxpool2d(dt_net *net, int kernel) {
-    dti_layer *l = dti_add(net, DTI_MAXPOOL2D, "maxpool2d");
-    if (!l) return;
-    if (kernel < 1 || kernel > 15) {
-        dti_net_fail(net, dti_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", kernel));
-        return;
-    }
-    if (l->in[1] < kernel || l->in[2] < kernel) {
-        dti_net_fail(net, dti_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", kernel, l->in[1], l->in[2]));
-        return;
-    }
-    l->kernel = kernel;
-    l->out[1] = l->in[1] / kernel;
-    l->out[2] = l->in[2] / kernel;
-    dti_added(net, l);
-}
-
-DT_API void dt_relu(dt_net *net) {
-    dti_layer *l = dti_add(net, DTI_RELU, "relu");
-    if (!l) return;
-    l->in_place = true;
-    dti_added(net, l);
-}
-
-static void dti_add_dropout(dt_net *net, dti_kind kind, float probability) {
-    dti_layer *l = dti_add(net, kind, dti_layer_classes[kind].name);
-    if (!l) return;
-    if (!(probability >= 0.0f && probability < 1.0f)) {
-        dti_net_fail(net, dti_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name, (double)probability));
-        return;
-    }
-    l->in_place = true;
-    l->probability = probability;
-    dti_added(net, l);
-}
-
-DT_API void dt_dropout(dt_net *net, float probability) { dti_add_dropout(net, DTI_DROPOUT, probability); }
-DT_API void dt_dropout2d(dt_net *net, float probability) { dti_add_dropout(net, DTI_DROPOUT2D, probability); }
-
-DT_API void dt_linear(dt_net *net, const char *name, int out) {
-    dti_layer *l = dti_add(net, DTI_LINEAR, name);
-    if (!l) return;
-    if (out < 1 || out > 1 << 20) {
-        dti_net_fail(net, dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs at least 1", name, out));
-        return;
-    }
-    int inputs = dti_inputs(l);
-    l->out[0] = out;
-    l->out[1] = l->out[2] = 1;
-    l->has_bias = true;
-    l->params = (size_t)out * (size_t)inputs + (size_t)out;
-    l->packed_floats = dti_linear_packed_floats(inputs, out);
-    dti_added(net, l);
+    return false;
 }
 #endif
 
 /* ==== [S6.3] The plan ===================================================== */
 
-/* One pass over the layers decides who computes what; a second pass, run twice,
-   hands out addresses: once from zero, which tells the size, once from the
-   block of that size. */
+/* Four passes: which ops there are, who reads which tensor, what is run over all lane groups at once, and where everything
+   lies. A buffer lives from the op that writes it to the last one that reads it, backward's included; two whose lives do
+   not meet may lie in the same memory. Time is counted in ops: forward 0 .. n-1, the loss n, backward n+1 .. 2n. */
 #ifdef DTI_IMPLEMENT
-/* max(relu(x)) = relu(max(x)), values and gradients, so a ReLU before a max-pool changes places with it: it then has a
-   quarter of the work, and the pool can be done by the convolution before both. */
-static void dti_pool_before_relu(dt_net *net) {
-    for (int i = 0; i + 1 < net->layers; ++i) {
-        dti_layer *l = &net->layer[i];
-        if (l[0].kind != DTI_RELU || l[1].kind != DTI_MAXPOOL2D) continue;
-        dti_layer relu = l[0];
-        l[0] = l[1];
-        l[1] = relu;
-        memcpy(l[1].in, l[0].out, sizeof relu.in);
-        memcpy(l[1].out, l[0].out, sizeof relu.out);
+static void dti_plan_ops(dt_net *net) {
+    net->ops = net->list.layers;
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        dti_op *op = &net->op[i];
+        *op = (dti_op){ .class = l->class, .layer = l, .layers = 1, .tensor = l->x, .tensor2 = l->with, .made = i + 1 };
+        memcpy(op->in, l->in, sizeof op->in);
+        memcpy(op->out, l->out, sizeof op->out);
+    }
+    while (dti_fuse_one(net)) {}
+    for (int i = 0; i < net->ops; ++i)
+        if (net->op[i].class->needs) net->op[i].class->needs(&net->op[i]);
+}
+
+static void dti_note_reader(dt_net *net, int op, int tensor) {
+    dti_tensor *t = &net->tensor[tensor];
+    ++t->readers;
+    t->last = op;
+    if (net->op[op].class->reads & DTI_READS_X) t->kept |= DTI_READS_Y;
+}
+
+/* In place: y is written over x. Not where x has another reader, nor where backward needs x as it was. */
+static bool dti_may_overwrite(const dt_net *net, const dti_op *op) {
+    const dti_tensor *x = &net->tensor[op->tensor];
+    const bool needed = x->kept & DTI_READS_Y || (x->kept & DTI_READS_SIGN && !op->class->keeps_sign);
+    return op->class->in_place && x->readers == 1 && !needed;
+}
+
+static void dti_plan_tensors(dt_net *net) {
+    memset(net->tensor, 0, sizeof net->tensor);
+    memcpy(net->tensor[0].shape, net->list.input, sizeof net->list.input);
+    net->tensor[0].maker = -1;
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_op *op = &net->op[i];
+        dti_tensor *y = &net->tensor[op->made];
+        memcpy(y->shape, op->out, sizeof y->shape);
+        y->maker = i;
+        y->kept |= op->class->reads & (DTI_READS_Y | DTI_READS_SIGN);
+        y->learns = op->layer->params > 0 || net->tensor[op->tensor].learns || (op->tensor2 >= 0 && net->tensor[op->tensor2].learns);
+        dti_note_reader(net, i, op->tensor);
+        if (op->tensor2 >= 0) dti_note_reader(net, i, op->tensor2);
+    }
+    net->tensor[net->op[net->ops - 1].made].kept |= DTI_READS_Y; /* logits are looked at after the step */
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_op *op = &net->op[i];
+        dti_tensor *x = &net->tensor[op->tensor], *y = &net->tensor[op->made];
+        y->place = op->made;
+        if (!dti_may_overwrite(net, op)) continue;
+        y->place = x->place;
+        y->kept |= x->kept; /* and is not overwritten for x's sake either */
     }
 }
 
-static void dti_plan_layers(dt_net *net) {
-    bool trains = false, whole = false;
-    for (int i = 0; i < net->layers; ++i) {
-        dti_layer *l = &net->layer[i], *next = i + 1 < net->layers ? l + 1 : NULL;
-        l->in_floats = (size_t)dti_inputs(l) * DT_LANES;
-        l->out_floats = (size_t)l->out[0] * (size_t)l->out[1] * (size_t)l->out[2] * DT_LANES;
-        l->needs_dx = trains; /* something before this layer has parameters */
-        trains = trains || l->params > 0;
-        whole = l->kind == DTI_LINEAR || (whole && l->in_place);
-        l->whole_batch = whole;
-        if (l->kind == DTI_CONV2D && next && next->kind == DTI_MAXPOOL2D && next->kernel == 2) {
-            l->pooled = next->absorbed = true;
-            if (i + 2 < net->layers && l[2].kind == DTI_RELU) l->rectified = l[2].done_forward = true;
-            l->aux_bytes = l->out_floats / DT_LANES / (size_t)(l->out[1] * l->out[2]) *
-                           (size_t)(l->out[1] / 2) * (size_t)(l->out[2] / 2) * DT_LANES;
-        }
-        if (l->kind == DTI_MAXPOOL2D && !l->absorbed) l->aux_bytes = l->out_floats;
-        if (l->kind == DTI_DROPOUT) l->aux_bytes = l->in_floats * sizeof(float);
-        if (l->kind == DTI_DROPOUT2D) l->aux_bytes = (size_t)l->in[0] * DT_LANES * sizeof(float);
+/* Which ops see all lane groups at once, and the stretches of neighbours that are driven alike. An op that may lie in place
+   does what it does to each number by itself, so it follows the op before it. */
+static void dti_plan_stretches(dt_net *net) {
+    bool whole = false;
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_layer_class *class = net->op[i].class;
+        whole = class->whole_batch || (whole && class->in_place);
+        net->op[i].whole_batch = whole;
     }
+    for (int begin = 0, end; begin < net->ops; begin = end) {
+        end = begin + 1;
+        while (end < net->ops && net->op[end].whole_batch == net->op[begin].whole_batch) ++end;
+        for (int i = begin; i < end; ++i) net->op[i].begin = begin, net->op[i].end = end;
+    }
+}
+
+/* From when to when a buffer is needed. If all that happens to it happens in one pass over a stretch, group by group, one
+   group's floats are enough, and the times of the ops themselves count; else it holds every group (wide), and it lives from
+   the begin of the first stretch to the end of the last. */
+typedef struct dti_life {
+    bool used, wide;
+    int from, to, wide_from, wide_to;
+} dti_life;
+
+static void dti_lives_from_to(dti_life *life, int from, int to, int wide_from, int wide_to) {
+    if (!life->used) *life = (dti_life){ true, life->wide, from, to, wide_from, wide_to };
+    life->wide = life->wide || wide_from != life->wide_from || wide_to != life->wide_to;
+    life->from = from < life->from ? from : life->from;
+    life->to = to > life->to ? to : life->to;
+    life->wide_from = wide_from < life->wide_from ? wide_from : life->wide_from;
+    life->wide_to = wide_to > life->wide_to ? wide_to : life->wide_to;
+}
+
+static void dti_lives_at(dti_life *life, const dt_net *net, int i, bool backward) {
+    const dti_op *op = &net->op[i];
+    const int n = net->ops, at = backward ? 2 * n - i : i;
+    dti_lives_from_to(life, at, at, backward ? 2 * n - op->end + 1 : op->begin, backward ? 2 * n - op->begin : op->end - 1);
+    life->wide = life->wide || op->whole_batch;
+}
+
+typedef struct dti_room { /* of the memory that buffers share */
+    int from, to;
+    size_t at, bytes;
+} dti_room;
+
+typedef struct dti_rooms { char *base; int count; size_t bytes; dti_room room[3 * DTI_MAX_LAYERS + 2]; } dti_rooms;
+
+/* The lowest place that no buffer with a life in common takes. */
+static dti_lanes dti_find_room(dti_rooms *all, const dti_life *life, size_t floats, int groups) {
+    dti_room p = { life->wide ? life->wide_from : life->from, life->wide ? life->wide_to : life->to, 0,
+                    (life->wide ? (size_t)groups : 1) * floats * sizeof(float) };
+    if (!life->used) return (dti_lanes){ NULL, 0 };
+    for (int k = 0; k < all->count;) {
+        const dti_room *other = &all->room[k++];
+        if (other->from > p.to || p.from > other->to || other->at >= p.at + p.bytes || p.at >= other->at + other->bytes) continue;
+        p.at = other->at + other->bytes;
+        k = 0; /* the earlier ones again, from the new place */
+    }
+    all->room[all->count++] = p;
+    if (p.at + p.bytes > all->bytes) all->bytes = p.at + p.bytes;
+    return (dti_lanes){ all->base ? (float *)(void *)(all->base + p.at) : NULL, life->wide ? floats : 0 };
+}
+
+static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad) {
+    const int n = net->ops, logits = net->op[n - 1].made;
+    dti_lives_from_to(&value[0], -1, -1, -1, -1); /* dt_net_load fills all groups */
+    for (int i = 0; i < n; ++i) {
+        const dti_op *op = &net->op[i];
+        const int x = net->tensor[op->tensor].place, y = net->tensor[op->made].place;
+        const int x2 = op->tensor2 >= 0 ? net->tensor[op->tensor2].place : x;
+        dti_lives_at(&value[x], net, i, false);
+        dti_lives_at(&value[x2], net, i, false);
+        dti_lives_at(&value[y], net, i, false);
+        if (!net->tensor[op->made].learns) continue; /* it has no backward pass */
+        if (op->class->reads & DTI_READS_X) dti_lives_at(&value[x], net, i, true);
+        if (op->class->reads & ~DTI_READS_X) dti_lives_at(&value[y], net, i, true);
+        dti_lives_at(&grad[y], net, i, true);
+        if (net->tensor[op->tensor].learns) dti_lives_at(&grad[x], net, i, true);
+        if (op->tensor2 >= 0 && net->tensor[op->tensor2].learns) dti_lives_at(&grad[x2], net, i, true);
+    }
+    dti_lives_from_to(&value[net->tensor[logits].place], 2 * n, 2 * n, 2 * n, 2 * n); /* looked at after the step */
+    dti_lives_from_to(&grad[net->tensor[logits].place], n, n, n, n);                  /* the loss writes it */
+}
+
+static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
+    static const dti_lanes none = { NULL, 0 };
+    dti_life value[DTI_MAX_LAYERS + 1] = { { false } }, grad[DTI_MAX_LAYERS + 1] = { { false } };
+    dti_rooms all = { .base = base };
+    bool written[DTI_MAX_LAYERS + 1] = { false };
+    dti_lives_of_ops(net, value, grad);
+    for (int i = 0; i <= net->list.layers; ++i) {
+        dti_tensor *t = &net->tensor[i];
+        const size_t floats = dti_lane_floats(t->shape);
+        t->value = t->place == i ? dti_find_room(&all, &value[i], floats, net->max_groups) : net->tensor[t->place].value;
+        t->grad = t->place == i ? dti_find_room(&all, &grad[i], floats, net->max_groups) : net->tensor[t->place].grad;
+    }
+    for (int i = net->ops - 1; i >= 0; --i) { /* backward's order: who writes a gradient first, and who adds to it */
+        dti_op *op = &net->op[i];
+        const dti_tensor *x = &net->tensor[op->tensor], *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
+        dti_life once = { false };
+        op->x = x->value, op->y = net->tensor[op->made].value, op->dy = net->tensor[op->made].grad;
+        op->dx = x->learns ? x->grad : none;
+        op->x2 = x2 ? x2->value : none;
+        op->dx2 = x2 && x2->learns ? x2->grad : none;
+        if (x2) op->add_dx2 = written[op->tensor2], written[op->tensor2] = true;
+        op->add_dx = written[op->tensor] && x->learns;
+        written[op->tensor] = true;
+        dti_lives_at(&once, net, i, true);
+        if (op->add_dx && !op->class->adds) op->spare = dti_find_room(&all, &once, dti_lane_floats(x->shape), net->max_groups);
+    }
+    return all.bytes;
 }
 
 static void *dti_take(char *base, size_t *used, size_t bytes) { /* the next piece of a block, 64-byte aligned */
@@ -2870,42 +3320,13 @@ static void *dti_take(char *base, size_t *used, size_t bytes) { /* the next piec
     return piece;
 }
 
-static size_t dti_layer_scratch(const dti_layer *l) {
-    return l->kind == DTI_CONV2D ? dti_conv_scratch_floats(&l->conv) : 0;
-}
-
-/* Activations: layer i reads what layer i-1 wrote. A gradient buffer serves every lane group in turn, unless one
-   of its two neighbours runs over the whole batch at once. */
-static void dti_plan_activations(dt_net *net, char *base, size_t *used) {
-    const size_t G = (size_t)net->max_groups, f = sizeof(float);
-    net->input_lanes = dti_take(base, used, G * net->input_floats * f);
-    float *x = net->input_lanes, *dx = NULL;
-    size_t x_stride = net->input_floats, dx_stride = 0;
-    for (int i = 0; i < net->layers; ++i) {
-        dti_layer *l = &net->layer[i];
-        l->x = x; l->x_stride = x_stride; l->dx = dx; l->dx_stride = dx_stride;
-        l->aux = dti_take(base, used, G * l->aux_bytes);
-        l->packed = dti_take(base, used, l->packed_floats * f);
-        if (!l->in_place && !l->absorbed) {
-            const dti_layer *maker = l->pooled ? l + 1 : l, *last = maker; /* last: the final in-place layer on this buffer */
-            while (last + 1 < net->layer + net->layers && (last + 1)->in_place) ++last;
-            const dti_layer *reader = last + 1 < net->layer + net->layers ? last + 1 : NULL;
-            bool one_by_one = reader && !reader->whole_batch && !maker->whole_batch;
-            x_stride = maker->out_floats;
-            x = dti_take(base, used, G * x_stride * f);
-            dx_stride = one_by_one ? 0 : x_stride;
-            dx = dti_take(base, used, (one_by_one ? 1 : G) * maker->out_floats * f);
-        }
-        l->y = x; l->y_stride = x_stride; l->dy = dx; l->dy_stride = dx_stride;
-    }
-}
-
-static size_t dti_plan(dt_net *net, char *base) {
+/* Hands out addresses. Run twice: once from zero, which tells the size, once from the block of that size. */
+static size_t dti_plan_memory(dt_net *net, char *base) {
     const size_t G = (size_t)net->max_groups, f = sizeof(float);
     size_t used = 0, largest = 0, scratch = 0;
-    for (int i = 0; i < net->layers; ++i) {
-        if (net->layer[i].params > largest) largest = net->layer[i].params;
-        if (dti_layer_scratch(&net->layer[i]) > scratch) scratch = dti_layer_scratch(&net->layer[i]);
+    for (int i = 0; i < net->ops; ++i) {
+        if (net->op[i].layer->params > largest) largest = net->op[i].layer->params;
+        if (net->op[i].scratch_floats > scratch) scratch = net->op[i].scratch_floats;
     }
     net->values = dti_take(base, &used, net->count * f);
     net->grad = dti_take(base, &used, (net->count + DTI_SCORE) * f);
@@ -2914,134 +3335,134 @@ static size_t dti_plan(dt_net *net, char *base) {
     net->scratch = dti_take(base, &used, scratch * f);
     net->sample = dti_take(base, &used, G * DT_LANES * sizeof(uint32_t));
     net->label = dti_take(base, &used, G * DT_LANES * sizeof(int));
-    net->logp = dti_take(base, &used, G * (size_t)net->shape[0] * DT_LANES * f);
-    dti_plan_activations(net, base, &used);
-    return used;
+    net->logp = dti_take(base, &used, G * (size_t)net->classes * DT_LANES * f);
+    for (int i = 0; i < net->ops; ++i) {
+        dti_op *op = &net->op[i];
+        op->notes = dti_take(base, &used, G * op->notes_bytes);
+        op->packed = dti_take(base, &used, op->packed_floats * f);
+    }
+    return used + dti_plan_tensors_memory(net, base ? base + used : NULL);
 }
+#endif
 
-static void dti_add_param(dt_net *net, const dti_layer *l, const char *suffix, size_t offset, dt_tensor shape) {
-    dt_param *p = &net->param[net->params];
-    snprintf(net->param_name[net->params], sizeof *net->param_name, "%s.%s", l->name, suffix);
-    p->name = net->param_name[net->params];
-    p->value = p->grad = shape;
-    p->value.data = net->values + offset;
-    p->grad.data = net->grad + offset;
-    p->offset = offset;
-    p->trained = true;
-    ++net->params;
-}
-
-static void dti_name_params(dt_net *net) {
-    for (int i = 0; i < net->layers; ++i) {
-        const dti_layer *l = &net->layer[i];
-        if (!l->params) continue;
-        dt_tensor weight = { NULL, 2, { l->out[0], dti_inputs(l), 0, 0 } }, bias = { NULL, 1, { l->out[0], 0, 0, 0 } };
-        if (l->kind == DTI_CONV2D) weight = (dt_tensor){ NULL, 4, { l->out[0], l->in[0], l->conv.K, l->conv.K } };
-        dti_add_param(net, l, "weight", l->weight, weight);
-        if (l->has_bias) dti_add_param(net, l, "bias", l->bias, bias);
+/* ==== [S6.4] Building ===================================================== */
+#ifdef DTI_IMPLEMENT
+/* Trained parameters in the order of the list, and behind all of them what is only saved. */
+static void dti_plan_parameters(dt_net *net) {
+    net->count = 0;
+    for (int trained = 1; trained >= 0; --trained) {
+        for (int i = 0; i < net->list.layers; ++i)
+            for (dti_slot *s = net->list.layer[i].slot, *end = s + net->list.layer[i].slots; s < end; ++s) {
+                if (s->trained != trained) continue;
+                s->offset = net->count;
+                net->count += dt_tensor_count(&s->shape);
+            }
+        if (trained) net->trained = net->count;
     }
 }
 
+static void dti_name_parameters(dt_net *net) {
+    for (int i = 0; i < net->list.layers; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        for (int k = 0; k < l->slots; ++k) {
+            const dti_slot *s = &l->slot[k];
+            dt_param *p = &net->param[net->params];
+            snprintf(net->param_name[net->params], sizeof *net->param_name, "%s.%s", l->name, s->suffix);
+            *p = (dt_param){ .name = net->param_name[net->params], .value = s->shape, .grad = s->shape, .offset = s->offset, .trained = s->trained };
+            p->value.data = net->values + s->offset;
+            p->grad.data = net->grad + s->offset;
+            ++net->params;
+        }
+    }
+}
+
+/* Number k of the layer's parameters is made from number k of its random stream; streams count the layers that have any. */
 static void dti_initialise(dt_net *net) {
     uint32_t stream = 0;
-    for (int i = 0; i < net->layers; ++i) {
-        const dti_layer *l = &net->layer[i];
-        if (!l->params) continue;
-        int fan_in = l->kind == DTI_CONV2D ? l->in[0] * l->conv.K * l->conv.K : dti_inputs(l);
-        float bound = 1.0f / sqrtf((float)fan_in);
-        for (size_t k = 0; k < l->params; ++k) {
-            dt_philox_block r = dt_philox(net->desc.seed, DT_RNG_INIT, 0, stream, (uint32_t)(k / 4));
-            net->values[l->weight + k] = (2.0f * dt_uniform(r.v[k % 4]) - 1.0f) * bound;
-        }
-        ++stream;
+    for (int i = 0; i < net->list.layers; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        uint32_t k = 0;
+        for (const dti_slot *s = l->slot; s < l->slot + l->slots; ++s)
+            for (size_t n = dt_tensor_count(&s->shape), at = 0; at < n; ++at, ++k) {
+                const dt_philox_block r = dt_philox(net->desc.seed, DT_RNG_INIT, 0, stream, k / 4);
+                net->values[s->offset + at] = s->value + (2.0f * dt_uniform(r.v[k % 4]) - 1.0f) * s->bound;
+            }
+        stream += l->slots > 0;
     }
+}
+
+static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
+    if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
+    if (net->list.closed) return dti_fail(DT_EARG, "net: built already");
+    if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
+    if (net->list.layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
+    const int *out = dti_shape_of(&net->list, net->list.layers);
+    if (out[1] != 1 || out[2] != 1)
+        return dti_fail(DT_ESHAPE, "net: the last layer gives %d x %d x %d; it must give one number a class (end in dt_linear)",
+                        out[0], out[1], out[2]);
+    for (int i = 1; i < net->list.layers; ++i) {
+        bool read = false;
+        for (int k = i; k < net->list.layers; ++k) read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
+        if (!read) return dti_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes", net->list.layer[i - 1].name, i - 1);
+    }
+    return DT_OK;
 }
 
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     if (!net) return dti_fail(DT_ENOMEM, "net: no memory for the net itself");
-    if (net->error != DT_OK) return dti_fail(net->error, "%s", net->error_text);
-    if (net->built) return dti_fail(DT_EARG, "net: built already");
-    if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
-    if (net->layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
-    if (net->shape[1] != 1 || net->shape[2] != 1)
-        return dti_fail(DT_ESHAPE, "net: the last layer gives %d x %d x %d; it must give one number a class (end in dt_linear)",
-                        net->shape[0], net->shape[1], net->shape[2]);
+    DT_TRY(dti_build_check(net, desc));
     net->desc = *desc;
+    net->classes = dti_shape_of(&net->list, net->list.layers)[0];
     net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
-    net->input_floats = (size_t)net->input[0] * (size_t)net->input[1] * (size_t)net->input[2] * DT_LANES;
-    for (int i = 0; i < net->layers; ++i) {
-        dti_layer *l = &net->layer[i];
-        l->weight = net->count;
-        net->count += l->params;
-        l->bias = net->count - (size_t)(l->has_bias ? l->out[0] : 0);
-    }
-    if (net->count == 0) return dti_fail(DT_EARG, "net: it has no parameters");
-    dti_pool_before_relu(net);
-    dti_plan_layers(net);
-    net->bytes = dti_plan(net, NULL);
-    size_t names = 2 * (size_t)net->layers;
+    dti_plan_parameters(net);
+    if (net->trained == 0) return dti_fail(DT_EARG, "net: it has no parameters");
+    dti_plan_ops(net);
+    dti_plan_tensors(net);
+    dti_plan_stretches(net);
+    net->bytes = dti_plan_memory(net, NULL);
+    const size_t names = DTI_SLOTS * (size_t)net->list.layers;
     net->param = dti_alloc(names * (sizeof(dt_param) + sizeof *net->param_name));
     if (!net->param || !(net->block = dti_alloc(net->bytes))) return DT_ENOMEM;
-    net->param_name = (char (*)[48])(void *)(net->param + names);
-    dti_plan(net, net->block);
-    dti_name_params(net);
+    net->param_name = (char (*)[sizeof *net->param_name])(void *)(net->param + names);
+    dti_plan_memory(net, net->block);
+    dti_name_parameters(net);
     dti_initialise(net);
-    net->dlogits = net->layer[net->layers - 1].dy;
-    net->built = true;
+    net->list.closed = true;
     return DT_OK;
 }
 
 DT_API dt_net *dt_net_clone(const dt_net *net) {
     dt_net *twin = dti_alloc(sizeof *twin);
     if (!twin) return NULL;
-    *twin = *net;
-    twin->block = NULL;
-    twin->param = NULL;
-    twin->layer_seconds = NULL;
-    twin->built = false;
-    twin->forwarded = false;
-    twin->params = twin->groups = 0;
-    twin->count = 0;
-    for (int i = 0; i < twin->layers; ++i) /* the plan is made anew */
-        twin->layer[i].pooled = twin->layer[i].absorbed = twin->layer[i].rectified = twin->layer[i].done_forward = false;
-    if (dt_net_build(twin, &net->desc) != DT_OK) { dt_net_free(twin); return NULL; }
+    twin->list = net->list;
+    twin->list.closed = false;
+    twin->training = net->training;
+    bool good = true;
+    for (int i = 0; i < twin->list.layers; ++i) {
+        dti_layer *l = &twin->list.layer[i];
+        const size_t own = l->class->own;
+        if (own) good = (l->own = dti_alloc(own)) && good;
+        if (l->own) memcpy(l->own, net->list.layer[i].own, own);
+    }
+    if (!good || dt_net_build(twin, &net->desc) != DT_OK) { dt_net_free(twin); return NULL; }
     memcpy(twin->values, net->values, net->count * sizeof(float));
     return twin;
 }
 #endif
 
-/* ==== [S6.4] Running ====================================================== */
+/* ==== [S6.5] Running ====================================================== */
 
 /* Sixteen images (one lane group) pass through all layers while their
    activations are still in the cache; then the next sixteen. Layers that gain
    from seeing all groups at once (linear: a weight is read once for several
-   groups) are marked whole_batch, and a net is cut into runs of the one kind
-   and of the other. Backward takes the runs in reverse.
+   groups) ask for the whole batch, and the plan is cut into stretches of the
+   one kind and of the other. Backward takes the stretches in reverse.
 
    After a layer's backward on one lane group, that group's share of the weight
    gradient is added to the exact sums [S3.2] (or to the float gradient). The
    share of a group does not depend on which other groups this rank holds. */
 #ifdef DTI_IMPLEMENT
 DT_API void dt_net_training(dt_net *net, bool training) { net->training = training; }
-
-DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
-    if (!net->built) return dti_fail(DT_EARG, "net: dt_net_build comes first");
-    if (batch->count > (uint32_t)net->max_groups * DT_LANES)
-        return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count, net->max_groups * DT_LANES);
-    if (batch->global_count < batch->count || batch->global_count < 1)
-        return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch", (unsigned)batch->count, (unsigned)batch->global_count);
-    net->batch = *batch;
-    net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
-    net->forwarded = false;
-    for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
-        net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
-        net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
-        if (net->label[i] >= net->shape[0])
-            return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes", (unsigned)net->sample[i],
-                            net->label[i], net->shape[0]);
-    }
-    return DT_OK;
-}
 
 /* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
    each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
@@ -3079,13 +3500,14 @@ static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t 
    without an image hold zeros. */
 static void dti_load_lanes(dt_net *net, int g) {
     const dt_batch *batch = &net->batch;
-    const size_t plane = (size_t)net->input[1] * (size_t)net->input[2], image = plane * (size_t)net->input[0];
-    float *out = net->input_lanes + (size_t)g * net->input_floats;
+    const int *shape = dti_image_shape(net);
+    const size_t plane = (size_t)shape[1] * (size_t)shape[2], image = dti_volume(shape);
+    float *out = dti_lanes_of(net->tensor[0].value, g);
     const uint8_t *row[DT_LANES];
     int lanes = (int)dti_min_u32(DT_LANES, batch->count - (uint32_t)g * DT_LANES);
     for (int l = 0; l < DT_LANES; ++l) /* the empty lanes read lane 0's image and are cleared below */
         row[l] = batch->pixels + (size_t)batch->index[g * DT_LANES + (l < lanes ? l : 0)] * image;
-    for (int c = 0; c < net->input[0]; ++c) {
+    for (int c = 0; c < shape[0]; ++c) {
         const float a = 1.0f / (255.0f * batch->std[c]), b = -batch->mean[c] / batch->std[c];
         dti_pack_lanes(row, plane, (size_t)c * plane, a, b, out + (size_t)c * plane * DT_LANES);
     }
@@ -3093,25 +3515,30 @@ static void dti_load_lanes(dt_net *net, int g) {
         for (size_t i = 0; i < image; ++i) memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
 }
 
-/* Runs of layers that are driven alike: [first, end). */
-static int dti_stretch_end(const dt_net *net, int first) {
-    int end = first + 1;
-    while (end < net->layers && net->layer[end].whole_batch == net->layer[first].whole_batch) ++end;
-    return end;
+DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
+    if (!net->list.closed) return dti_fail(DT_EARG, "net: dt_net_build comes first");
+    if (batch->count > (uint32_t)net->max_groups * DT_LANES)
+        return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count, net->max_groups * DT_LANES);
+    if (batch->global_count < batch->count || batch->global_count < 1)
+        return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch", (unsigned)batch->count, (unsigned)batch->global_count);
+    net->batch = *batch;
+    net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
+    net->forwarded = net->loaded = false;
+    for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
+        net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
+        net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
+        if (net->label[i] >= net->classes)
+            return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes", (unsigned)net->sample[i],
+                            net->label[i], net->classes);
+    }
+    for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
+    net->loaded = true;
+    return DT_OK;
 }
 
-static int dti_stretch_begin(const dt_net *net, int end) {
-    int first = end - 1;
-    while (first > 0 && net->layer[first - 1].whole_batch == net->layer[end - 1].whole_batch) --first;
-    return first;
-}
-
-static void dti_forward_layer(const dt_net *net, const dti_pass *run, int i, int first, int groups) {
-    const dti_layer *l = &net->layer[i];
-    if (l->absorbed || l->done_forward) return;
-    double start = net->layer_seconds ? dt_now() : 0.0;
-    dti_layer_classes[l->kind].forward(l, run, first, groups);
-    if (net->layer_seconds) net->layer_seconds[2 * i] += dt_now() - start;
+/* Adds what an op took to its first layer's seconds; every layer's, if a profile was asked for. */
+static void dti_took(const dt_net *net, const dti_op *op, int way, double start) {
+    if (net->layer_seconds) net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
 }
 
 static dti_pass dti_pass_of(const dt_net *net) {
@@ -3131,9 +3558,8 @@ static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
 
 /* Loss and score of one lane group from its logits. */
 static dt_err dti_score_group(dt_net *net, int g) {
-    const dti_layer *last = &net->layer[net->layers - 1];
-    const int classes = net->shape[0], *label = net->label + g * DT_LANES;
-    const float *z = dti_y(last, g);
+    const int classes = net->classes, *label = net->label + g * DT_LANES;
+    const float *z = dti_lanes_of(dti_logits(net)->value, g);
     float *logp = net->logp + (size_t)g * (size_t)classes * DT_LANES;
     int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
     dti_log_softmax(classes, z, logp);
@@ -3149,21 +3575,25 @@ static dt_err dti_score_group(dt_net *net, int g) {
     return DT_OK;
 }
 
+/* One stretch of ops over groups [g, g+n). */
+static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begin, int end, int g, int n) {
+    for (const dti_op *op = net->op + begin; op < net->op + end; ++op) {
+        const double start = net->layer_seconds ? dt_now() : 0.0;
+        op->class->forward(op, run, g, n);
+        dti_took(net, op, 0, start);
+    }
+}
+
 DT_API dt_err dt_forward(dt_net *net) {
-    if (!net->built || !net->batch.pixels) return dti_fail(DT_EARG, "net: dt_net_build and dt_net_load come first");
+    if (!net->list.closed || !net->loaded) return dti_fail(DT_EARG, "net: dt_net_build and dt_net_load come first");
     dti_pass run = dti_pass_of(net);
     net->score = (dt_score){ 0, 0, 0 };
-    for (int i = 0; i < net->layers; ++i)
-        if (net->layer[i].params) dti_layer_classes[net->layer[i].kind].pack(&net->layer[i], net->values);
-    for (int first = 0, end; first < net->layers; first = end) {
-        end = dti_stretch_end(net, first);
-        bool whole = net->layer[first].whole_batch;
-        if (first == 0 && whole)
-            for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
-        for (int g = 0; g < net->groups; g += whole ? net->groups : 1) {
-            if (first == 0 && !whole) dti_load_lanes(net, g);
-            for (int i = first; i < end; ++i) dti_forward_layer(net, &run, i, g, whole ? net->groups : 1);
-        }
+    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
+        if (op->class->pack) op->class->pack(op, net->values);
+    for (int begin = 0, end; begin < net->ops; begin = end) {
+        end = net->op[begin].end;
+        const int n = net->op[begin].whole_batch ? net->groups : 1; /* groups at once */
+        for (int g = 0; g < net->groups; g += n) dti_forward_stretch(net, &run, begin, end, g, n);
     }
     for (int g = 0; g < net->groups; ++g) DT_TRY(dti_score_group(net, g));
     net->forwarded = true;
@@ -3181,13 +3611,14 @@ static dt_err dti_bad_gradient(const dt_net *net, size_t at, float value) {
 
 /* Adds one lane group's share of one layer's parameter gradient. */
 static dt_err dti_add_gradient(dt_net *net, const dti_layer *l, float limit) {
+    const size_t offset = l->slot[0].offset;
     if (net->desc.float_sums) {
-        float *grad = net->grad + l->weight;
+        float *grad = net->grad + offset;
         for (size_t k = 0; k < l->params; ++k) grad[k] += net->group_grad[k];
         return DT_OK;
     }
-    size_t at = dt_fixed_add(net->fixed + l->weight, net->group_grad, l->params, limit);
-    return at == l->params ? DT_OK : dti_bad_gradient(net, l->weight + at, net->group_grad[at]);
+    size_t at = dt_fixed_add(net->fixed + offset, net->group_grad, l->params, limit);
+    return at == l->params ? DT_OK : dti_bad_gradient(net, offset + at, net->group_grad[at]);
 }
 
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
@@ -3196,58 +3627,72 @@ DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
 }
 
 static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
-    return net->on_gradient && l->params ? net->on_gradient(net->on_gradient_user, l->weight, l->params) : DT_OK;
+    return net->on_gradient && l->params ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params) : DT_OK;
 }
 
-/* Layers [first, end) in reverse over groups [g, g+n). */
-static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int first, int end, int g, int n, float limit) {
-    for (int i = end - 1; i >= first; --i) {
-        const dti_layer *l = &net->layer[i];
-        const dti_layer_class *class = &dti_layer_classes[l->kind];
-        if (l->absorbed) continue;
-        if (!l->needs_dx && !l->params) break; /* nothing before this layer learns */
-        double start = net->layer_seconds ? dt_now() : 0.0;
-        for (int k = g; k < g + n; ++k) {
-            class->backward(l, run, k);
-            if (l->params) DT_TRY(dti_add_gradient(net, l, limit));
-        }
-        if (class->backward_data && l->needs_dx) class->backward_data(l, run, g, n);
-        if (g + n == net->groups) DT_TRY(dti_gradient_final(net, l));
-        if (net->layer_seconds) net->layer_seconds[2 * i + 1] += dt_now() - start;
+/* dx += spare, for classes that do not add themselves. */
+static void dti_add_spare(const dti_op *op, int g) {
+    if (!op->spare.at) return;
+    float *dx = dti_lanes_of(op->dx, g);
+    const float *more = dti_lanes_of(op->spare, g);
+    for (size_t i = 0; i < dti_lane_floats(op->in); ++i) dx[i] += more[i];
+}
+
+/* One op over groups [g, g+n). */
+static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n, float limit) {
+    const dti_layer *l = op->layer;
+    const double start = net->layer_seconds ? dt_now() : 0.0;
+    for (int k = g; k < g + n; ++k) {
+        op->class->backward(op, run, k);
+        if (l->params) DT_TRY(dti_add_gradient(net, l, limit));
     }
+    if (op->class->backward_data && op->dx.at) op->class->backward_data(op, run, g, n);
+    for (int k = g; k < g + n; ++k) dti_add_spare(op, k);
+    if (g + n == net->groups) DT_TRY(dti_gradient_final(net, l));
+    dti_took(net, op, 1, start);
     return DT_OK;
+}
+
+/* Ops [begin, end) in reverse over groups [g, g+n). */
+static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int begin, int end, int g, int n, float limit) {
+    for (const dti_op *op = net->op + end; op-- > net->op + begin;)
+        if (net->tensor[op->made].learns) DT_TRY(dti_backward_op(net, run, op, g, n, limit));
+    return DT_OK;
+}
+
+/* d loss / d logits, of every group. */
+static void dti_loss_backward(dt_net *net) {
+    const int classes = net->classes;
+    for (int g = 0; g < net->groups; ++g) {
+        const int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
+        dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES, net->label + g * DT_LANES, lanes,
+                         1.0f / (float)net->batch.global_count, dti_lanes_of(dti_logits(net)->grad, g));
+    }
 }
 
 DT_API dt_err dt_backward(dt_net *net) {
     if (!net->forwarded) return dti_fail(DT_EARG, "net: dt_forward comes before dt_backward");
-    const int classes = net->shape[0];
-    const float scale = net->grad_scale / (float)net->batch.global_count;
     const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
     dti_pass run = dti_pass_of(net);
-    if (net->desc.float_sums) memset(net->grad, 0, net->count * sizeof(float));
-    else memset(net->fixed, 0, net->count * sizeof(int64_t));
-    for (int g = 0; g < net->groups; ++g) {
-        int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
-        dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES, net->label + g * DT_LANES, lanes, scale,
-                         net->dlogits + (size_t)g * net->layer[net->layers - 1].dy_stride);
+    if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
+    else memset(net->fixed, 0, net->trained * sizeof(int64_t));
+    dti_loss_backward(net);
+    for (const dti_op *op = net->op + net->ops; net->groups == 0 && op-- > net->op;) /* no samples: zeros are the whole share */
+        DT_TRY(dti_gradient_final(net, op->layer));
+    for (int end = net->ops, begin; end > 0; end = begin) {
+        begin = net->op[end - 1].begin;
+        const int n = net->op[begin].whole_batch ? net->groups : 1;
+        for (int g = 0; g < net->groups; g += n) DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n, limit));
     }
-    for (int i = net->layers - 1; i >= 0 && net->groups == 0; --i) /* a rank without samples: zeros are its whole share */
-        DT_TRY(dti_gradient_final(net, &net->layer[i]));
-    for (int end = net->layers, first; end > 0; end = first) {
-        first = dti_stretch_begin(net, end);
-        if (net->layer[first].whole_batch) DT_TRY(dti_backward_stretch(net, &run, first, end, 0, net->groups, limit));
-        else
-            for (int g = 0; g < net->groups; ++g) DT_TRY(dti_backward_stretch(net, &run, first, end, g, 1, limit));
-    }
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->count);
+    if (!net->desc.float_sums && !net->on_gradient) dt_fixed_to_float(net->grad, net->fixed, net->trained);
     return DT_OK;
 }
 #endif
 
-/* ==== [S6.5] Looking inside =============================================== */
+/* ==== [S6.6] Looking inside =============================================== */
 #ifdef DTI_DECLARE
 /* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer_seconds
-   tells what layer i took since then. i counts layers as built; a max-pool done by its convolution takes 0. */
+   tells what layer i took since then. i counts layers as built; a layer that is done by the one before it takes 0. */
 DT_API dt_err dt_net_profile(dt_net *net, bool on);
 DT_API int dt_net_layers(const dt_net *net);
 DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds);
@@ -3258,10 +3703,10 @@ DT_API size_t dt_net_count(const dt_net *net) { return net->count; }
 DT_API float *dt_net_values(dt_net *net) { return net->values; }
 DT_API float *dt_net_gradients(dt_net *net) { return net->grad; }
 DT_API int dt_net_param_count(const dt_net *net) { return net->params; }
-DT_API int dt_net_classes(const dt_net *net) { return net->shape[0]; }
+DT_API int dt_net_classes(const dt_net *net) { return net->classes; }
 DT_API size_t dt_net_bytes(const dt_net *net) { return net->bytes + sizeof *net; }
 DT_API dt_score dt_net_score(const dt_net *net) { return net->score; }
-DT_API int dt_net_layers(const dt_net *net) { return net->layers; }
+DT_API int dt_net_layers(const dt_net *net) { return net->list.layers; }
 DT_API uint64_t dt_net_hash(const dt_net *net) { return dt_hash(net->values, net->count * sizeof(float), 0); }
 
 DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
@@ -3276,37 +3721,35 @@ DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
 
 static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
     const float *group = rows + (size_t)(i / DT_LANES) * stride;
-    for (int k = 0; k < net->shape[0]; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
+    for (int k = 0; k < net->classes; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
 }
 
 DT_API void dt_net_logits(const dt_net *net, int i, float *out) {
-    const dti_layer *last = &net->layer[net->layers - 1];
-    dti_lane_out(net, last->y, last->y_stride, i, out);
+    const dti_lanes logits = net->tensor[net->op[net->ops - 1].made].value;
+    dti_lane_out(net, logits.at, logits.stride, i, out);
 }
 
 DT_API void dt_net_log_probabilities(const dt_net *net, int i, float *out) {
-    dti_lane_out(net, net->logp, (size_t)net->shape[0] * DT_LANES, i, out);
+    dti_lane_out(net, net->logp, (size_t)net->classes * DT_LANES, i, out);
 }
 
-static double dti_layer_macs(const dti_layer *l) { /* multiply-adds of one image's forward pass */
-    if (l->kind == DTI_CONV2D)
-        return (double)l->conv.O * l->conv.P * l->conv.Q * l->conv.C * l->conv.K * l->conv.K;
-    return l->kind == DTI_LINEAR ? (double)l->out[0] * dti_inputs(l) : 0.0;
-}
+static double dti_layer_macs(const dti_layer *l) { return l->class->macs ? l->class->macs(l) : 0.0; }
 
+/* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a multiply-add each. */
 DT_API double dt_net_flops(const dt_net *net) {
-    double flops = 0.0; /* forward and backward-weights, and backward-data where it is needed: 2 flop a multiply-add each */
-    for (int i = 0; i < net->layers; ++i) flops += 2.0 * dti_layer_macs(&net->layer[i]) * (net->layer[i].needs_dx ? 3.0 : 2.0);
+    double flops = 0.0;
+    for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l)
+        flops += 2.0 * dti_layer_macs(l) * (net->tensor[l->x].learns ? 3.0 : 2.0);
     return flops;
 }
 
 DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
     size_t used = 0;
     if (size) text[0] = '\0';
-    for (int i = 0; i < net->layers && used < size; ++i) {
-        const dti_layer *l = &net->layer[i];
-        int n = snprintf(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n", l->name,
-                         l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params, dti_layer_macs(l));
+    for (int i = 0; i < net->list.layers && used < size; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        int n = snprintf(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
+                         l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params, dti_layer_macs(l));
         if (n < 0) return;
         used += (size_t)n;
     }
@@ -3315,15 +3758,15 @@ DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
 DT_API dt_err dt_net_profile(dt_net *net, bool on) {
     dti_release(net->layer_seconds);
     net->layer_seconds = NULL;
-    if (on && !(net->layer_seconds = dti_alloc((size_t)net->layers * 2 * sizeof(double)))) return DT_ENOMEM;
+    if (on && !(net->layer_seconds = dti_alloc((size_t)net->list.layers * 2 * sizeof(double)))) return DT_ENOMEM;
     return DT_OK;
 }
 
 DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds) {
-    if (i < 0 || i >= net->layers) return NULL;
+    if (i < 0 || i >= net->list.layers) return NULL;
     if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
     if (backward_seconds) *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
-    return net->layer[i].name;
+    return net->list.layer[i].name;
 }
 
 DT_API double dt_score_loss(const dt_score *score) {
@@ -3344,30 +3787,16 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
 /* ==== [S7] Optimizers ===================================================== */
 
 /* An optimizer turns the gradient vector into a change of the parameter
-   vector. It knows nothing of layers: plain loops over flat vectors, the same
-   formulas as PyTorch's torch.optim. */
+   vector. It knows nothing of layers: plain loops over two flat vectors, the
+   same formulas as PyTorch's torch.optim. Each kind is a subsection: its
+   description, and a class that says all that is to know of it. */
+
+/* ==== [S7.1] What an optimizer is ========================================= */
 #ifdef DTI_DECLARE
 typedef struct dt_optimizer dt_optimizer;
 
-/* SGD (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov's form as in Sutskever et al. 2013):
-     g += wd*w;  buf = g the first time, then buf = mu*buf + (1-damp)*g;  g = nesterov ? g + mu*buf : buf;  w -= lr*g
-   lr > 0; 0 <= momentum; 0 <= weight_decay; nesterov needs momentum > 0 and dampening 0. */
-typedef struct dt_sgd_desc {
-    float lr, momentum, dampening, weight_decay;
-    bool nesterov;
-} dt_sgd_desc;
-
-/* Adam (Kingma, Ba 2015), weight decay as L2 in g:
-     g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  w -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
-   No hidden values: &(dt_adam_desc){ DT_ADAM_DEFAULTS } says PyTorch's by name. */
-typedef struct dt_adam_desc {
-    float lr, beta1, beta2, eps, weight_decay;
-} dt_adam_desc;
-#define DT_ADAM_DEFAULTS .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f
-
-/* NULL with dt_error() on a setting that cannot be meant. The optimizer keeps a pointer to the net. */
-DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *desc);
-DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
+/* dt_sgd [S7.2] and dt_adam [S7.3] make one for a net that is built: NULL with dt_error() on a setting that cannot be
+   meant. It steps this net's vectors, and ends before the net does. */
 DT_API void dt_optimizer_free(dt_optimizer *opt);
 
 DT_API void dt_optimizer_step(dt_optimizer *opt);              /* values += change(gradients) */
@@ -3382,35 +3811,115 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net);
 #endif
 
 #ifdef DTI_IMPLEMENT
+enum { DTI_KNOBS = 4, DTI_STATES = 2 };
+
+typedef struct dti_optimizer_class {
+    const char *name;
+    int states;              /* vectors of its own, each as long as the parameters */
+    void (*begin)(dt_optimizer *opt); /* before each step, the first one has opt->steps 0; NULL: nothing to do */
+    /* change[i] for the parameters offset .. offset+n-1 */
+    void (*change)(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change);
+} dti_optimizer_class;
+
 struct dt_optimizer {
-    dt_net *net;
-    bool is_adam;
-    dt_sgd_desc sgd;
-    dt_adam_desc adam;
-    float lr;
+    const dti_optimizer_class *class;
+    float lr, setting[DTI_KNOBS]; /* of its description; equal settings, equal optimizer */
+    float *values;           /* the net's two vectors, as far as they are trained */
+    const float *gradients;
+    size_t count;
     int64_t steps;           /* taken so far */
-    double power1, power2;   /* beta1^t, beta2^t */
-    float *first, *second;   /* [count] momentum; second moment (Adam) */
+    double power[DTI_STATES]; /* Adam: beta1^t, beta2^t */
+    float *state[DTI_STATES]; /* [count] each */
 };
 
 static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
 
-static dt_optimizer *dti_optimizer_new(dt_net *net, bool is_adam, float lr) {
-    const char *name = is_adam ? "adam" : "sgd";
-    if (!net || !net->built) { dti_fail(DT_EARG, "%s: the net must be built first", name); return NULL; }
-    if (!(lr > 0.0f && lr <= FLT_MAX)) { dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr); return NULL; }
-    size_t head = dti_round_up(sizeof(dt_optimizer), 64), vector = dti_round_up(net->count * sizeof(float), 64);
-    char *block = dti_alloc(head + vector * (is_adam ? 2 : 1));
+static dt_err dti_lr_check(const char *name, float lr) {
+    return lr > 0.0f && lr <= FLT_MAX ? DT_OK : dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
+}
+
+static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr, const float setting[DTI_KNOBS]) {
+    if (!net || !net->list.closed) { dti_fail(DT_EARG, "%s: the net must be built first", class->name); return NULL; }
+    if (dti_lr_check(class->name, lr) != DT_OK) return NULL;
+    const size_t head = dti_round_up(sizeof(dt_optimizer), 64), vector = dti_round_up(net->trained * sizeof(float), 64);
+    char *block = dti_alloc(head + vector * (size_t)class->states);
     if (!block) return NULL;
     dt_optimizer *opt = (dt_optimizer *)(void *)block;
-    opt->net = net;
-    opt->is_adam = is_adam;
-    opt->lr = lr;
-    opt->first = (float *)(void *)(block + head);
-    opt->second = is_adam ? (float *)(void *)(block + head + vector) : NULL;
-    opt->power1 = opt->power2 = 1.0;
+    *opt = (dt_optimizer){ .class = class, .lr = lr, .values = net->values, .gradients = net->grad, .count = net->trained };
+    memcpy(opt->setting, setting, sizeof opt->setting);
+    for (int i = 0; i < class->states; ++i) opt->state[i] = (float *)(void *)(block + head + vector * (size_t)i);
     return opt;
 }
+
+DT_API void dt_optimizer_free(dt_optimizer *opt) { dti_release(opt); }
+DT_API float dt_optimizer_lr(const dt_optimizer *opt) { return opt->lr; }
+DT_API const char *dt_optimizer_name(const dt_optimizer *opt) { return opt->class->name; }
+
+DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
+    DT_TRY(dti_lr_check(opt->class->name, lr));
+    opt->lr = lr;
+    return DT_OK;
+}
+
+DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
+    if (net->trained != opt->count) {
+        dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->count, net->trained);
+        return NULL;
+    }
+    return dti_optimizer_new(net, opt->class, opt->lr, opt->setting);
+}
+
+DT_API void dt_optimizer_reset(dt_optimizer *opt) {
+    for (int i = 0; i < opt->class->states; ++i) memset(opt->state[i], 0, opt->count * sizeof(float));
+    opt->steps = 0;
+}
+
+static void dti_change(dt_optimizer *opt, float *out, bool add) {
+    enum { BLOCK = 1024 }; /* the change of a block stays in the L1 cache until it is added */
+    float change[BLOCK];
+    if (opt->class->begin) opt->class->begin(opt);
+    for (size_t at = 0; at < opt->count; at += BLOCK) {
+        const size_t n = dti_min_size(BLOCK, opt->count - at);
+        opt->class->change(opt, at, n, add ? change : out + at);
+        for (size_t i = 0; i < n && add; ++i) opt->values[at + i] += change[i];
+    }
+    ++opt->steps;
+}
+
+DT_API void dt_optimizer_step(dt_optimizer *opt) { dti_change(opt, NULL, true); }
+DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) { dti_change(opt, out, false); }
+#endif
+
+/* ==== [S7.2] SGD ========================================================== */
+#ifdef DTI_DECLARE
+/* SGD (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov's form as in Sutskever et al. 2013):
+     g += wd*w;  buf = g the first time, then buf = mu*buf + (1-damp)*g;  g = nesterov ? g + mu*buf : buf;  w -= lr*g
+   lr > 0; 0 <= momentum; 0 <= weight_decay; nesterov needs momentum > 0 and dampening 0. */
+typedef struct dt_sgd_desc {
+    float lr, momentum, dampening, weight_decay;
+    bool nesterov;
+} dt_sgd_desc;
+DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+enum { DTI_SGD_MOMENTUM, DTI_SGD_DAMPENING, DTI_SGD_DECAY, DTI_SGD_NESTEROV };
+
+static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
+    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
+    float *restrict buf = opt->state[0] + offset;
+    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = set[DTI_SGD_DECAY], keep = 1.0f - set[DTI_SGD_DAMPENING];
+    const bool first = opt->steps == 0, nesterov = set[DTI_SGD_NESTEROV] > 0.0f, plain = !(mu > 0.0f);
+    for (size_t i = 0; i < n; ++i) {
+        float g = grad[i] + wd * w[i];
+        float b = first ? g : mu * buf[i] + keep * g;
+        buf[i] = b;
+        float step = nesterov ? g + mu * b : b;
+        change[i] = -lr * (plain ? g : step);
+    }
+}
+
+static const dti_optimizer_class dti_sgd_class = { .name = "sgd", .states = 1, .change = dti_sgd_change };
 
 DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
     if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) || !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
@@ -3422,60 +3931,25 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
         dti_fail(DT_EARG, "sgd: nesterov needs a momentum above 0 and no dampening");
         return NULL;
     }
-    dt_optimizer *opt = dti_optimizer_new(net, false, d->lr);
-    if (opt) opt->sgd = *d;
-    return opt;
+    const float setting[DTI_KNOBS] = { d->momentum, d->dampening, d->weight_decay, d->nesterov };
+    return dti_optimizer_new(net, &dti_sgd_class, d->lr, setting);
 }
+#endif
 
-DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
-    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f && d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
-        dti_fail(DT_EARG, "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight decay >= 0",
-                 (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
-        return NULL;
-    }
-    dt_optimizer *opt = dti_optimizer_new(net, true, d->lr);
-    if (opt) opt->adam = *d;
-    return opt;
-}
+/* ==== [S7.3] Adam ========================================================= */
+#ifdef DTI_DECLARE
+/* Adam (Kingma, Ba 2015), weight decay as L2 in g:
+     g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  w -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
+   No hidden values: &(dt_adam_desc){ DT_ADAM_DEFAULTS } says PyTorch's by name. */
+typedef struct dt_adam_desc {
+    float lr, beta1, beta2, eps, weight_decay;
+} dt_adam_desc;
+#define DT_ADAM_DEFAULTS .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f
+DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
+#endif
 
-DT_API void dt_optimizer_free(dt_optimizer *opt) { dti_release(opt); }
-DT_API float dt_optimizer_lr(const dt_optimizer *opt) { return opt->lr; }
-DT_API const char *dt_optimizer_name(const dt_optimizer *opt) { return opt->is_adam ? "adam" : "sgd"; }
-
-DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
-    if (!(lr > 0.0f && lr <= FLT_MAX)) return dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", dt_optimizer_name(opt), (double)lr);
-    opt->lr = lr;
-    return DT_OK;
-}
-
-DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
-    if (net->count != opt->net->count) { dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->net->count, net->count); return NULL; }
-    dt_optimizer *twin = dti_optimizer_new(net, opt->is_adam, opt->lr);
-    if (twin) { twin->sgd = opt->sgd; twin->adam = opt->adam; }
-    return twin;
-}
-
-DT_API void dt_optimizer_reset(dt_optimizer *opt) {
-    memset(opt->first, 0, opt->net->count * sizeof(float));
-    if (opt->second) memset(opt->second, 0, opt->net->count * sizeof(float));
-    opt->steps = 0;
-    opt->power1 = opt->power2 = 1.0;
-}
-
-/* change[i] for n values from offset on. */
-static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
-    const float *restrict w = opt->net->values + offset, *restrict grad = opt->net->grad + offset;
-    float *restrict buf = opt->first + offset;
-    const float lr = opt->lr, mu = opt->sgd.momentum, wd = opt->sgd.weight_decay, keep = 1.0f - opt->sgd.dampening;
-    const bool first = opt->steps == 0, nesterov = opt->sgd.nesterov, plain = !(mu > 0.0f);
-    for (size_t i = 0; i < n; ++i) {
-        float g = grad[i] + wd * w[i];
-        float b = first ? g : mu * buf[i] + keep * g;
-        buf[i] = b;
-        float step = nesterov ? g + mu * b : b;
-        change[i] = -lr * (plain ? g : step);
-    }
-}
+#ifdef DTI_IMPLEMENT
+enum { DTI_ADAM_BETA1, DTI_ADAM_BETA2, DTI_ADAM_EPS, DTI_ADAM_DECAY };
 
 /* x[i] = sqrt(x[i]), a register at a time. */
 static void dti_sqrt_all(float *x, size_t n) {
@@ -3489,11 +3963,15 @@ static void dti_sqrt_all(float *x, size_t n) {
     for (; i < n; ++i) x[i] = sqrtf(x[i]);
 }
 
+static void dti_adam_begin(dt_optimizer *opt) {
+    for (int i = 0; i < 2; ++i) opt->power[i] = (opt->steps ? opt->power[i] : 1.0) * (double)opt->setting[DTI_ADAM_BETA1 + i];
+}
+
 static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
-    const float *restrict w = opt->net->values + offset, *restrict grad = opt->net->grad + offset;
-    float *restrict m = opt->first + offset, *restrict v = opt->second + offset;
-    const float b1 = opt->adam.beta1, b2 = opt->adam.beta2, eps = opt->adam.eps, wd = opt->adam.weight_decay;
-    const float rate = (float)((double)opt->lr / (1.0 - opt->power1)), root = (float)(1.0 / sqrt(1.0 - opt->power2));
+    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
+    float *restrict m = opt->state[0] + offset, *restrict v = opt->state[1] + offset;
+    const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS], wd = set[DTI_ADAM_DECAY];
+    const float rate = (float)((double)opt->lr / (1.0 - opt->power[0])), root = (float)(1.0 / sqrt(1.0 - opt->power[1]));
     for (size_t i = 0; i < n; ++i) {
         float g = grad[i] + wd * w[i];
         m[i] = b1 * m[i] + (1.0f - b1) * g;
@@ -3504,24 +3982,17 @@ static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n, fl
     for (size_t i = 0; i < n; ++i) change[i] = -rate * m[i] / (change[i] * root + eps);
 }
 
-static void dti_change(dt_optimizer *opt, float *out, bool add) {
-    enum { BLOCK = 1024 }; /* the change of a block stays in the L1 cache until it is added */
-    float change[BLOCK];
-    float *values = opt->net->values;
-    if (opt->is_adam) { opt->power1 *= (double)opt->adam.beta1; opt->power2 *= (double)opt->adam.beta2; }
-    for (size_t at = 0; at < opt->net->count; at += BLOCK) {
-        size_t n = dti_min_size(BLOCK, opt->net->count - at);
-        float *to = add ? change : out + at;
-        if (opt->is_adam) dti_adam_change(opt, at, n, to);
-        else dti_sgd_change(opt, at, n, to);
-        if (add)
-            for (size_t i = 0; i < n; ++i) values[at + i] += change[i];
-    }
-    ++opt->steps;
-}
+static const dti_optimizer_class dti_adam_class = { .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change };
 
-DT_API void dt_optimizer_step(dt_optimizer *opt) { dti_change(opt, NULL, true); }
-DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) { dti_change(opt, out, false); }
+DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
+    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f && d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
+        dti_fail(DT_EARG, "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight decay >= 0",
+                 (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
+        return NULL;
+    }
+    const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->weight_decay };
+    return dti_optimizer_new(net, &dti_adam_class, d->lr, setting);
+}
 #endif
 
 /* ==== [S8] Communicator ====================================================
@@ -6976,15 +7447,15 @@ DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
 static void dti_attach_score(dt_net *net, bool stop) {
     const int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
     for (int i = 0; i < DTI_SCORE; ++i)
-        if (net->desc.float_sums) net->grad[net->count + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
-        else net->fixed[net->count + (size_t)i] = slot[i];
+        if (net->desc.float_sums) net->grad[net->trained + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
+        else net->fixed[net->trained + (size_t)i] = slot[i];
 }
 
 static bool dti_detach_score(dt_net *net) {
     int64_t slot[DTI_SCORE];
     for (int i = 0; i < DTI_SCORE; ++i)
-        slot[i] = net->desc.float_sums ? (int64_t)(net->grad[net->count + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
-                                       : net->fixed[net->count + (size_t)i];
+        slot[i] = net->desc.float_sums ? (int64_t)(net->grad[net->trained + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
+                                       : net->fixed[net->trained + (size_t)i];
     net->score = (dt_score){ slot[0], slot[1], slot[2] };
     return slot[3] > 0;
 }
@@ -7000,9 +7471,9 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     dt_request request;
     if (dt_comm_size(comm) == 1) return DT_OK;
     dti_attach_score(net, false);
-    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, net->count + DTI_SCORE, &request));
+    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, net->trained + DTI_SCORE, &request));
     DT_TRY(dt_allreduce_wait(comm, &request));
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->count);
+    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
     dti_detach_score(net);
     return DT_OK;
 }
@@ -7127,20 +7598,22 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 static dt_err dti_check_train(const dt_net *net, const dt_train_desc *d) {
     if (d->epochs < 1) return dti_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
     if (d->batch < 1) return dti_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
-    if (net->input[0] != d->data->channels || net->input[1] != d->data->height || net->input[2] != d->data->width)
+    const int *in = dti_image_shape(net), image[3] = { d->data->channels, d->data->height, d->data->width };
+    if (memcmp(in, image, sizeof image) != 0)
         return dti_fail(DT_ESHAPE, "training: %s has %d x %d x %d images, the net expects %d x %d x %d", d->data->name,
-                        d->data->channels, d->data->height, d->data->width, net->input[0], net->input[1], net->input[2]);
+                        image[0], image[1], image[2], in[0], in[1], in[2]);
     return DT_OK;
 }
 
 /* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
 static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d) {
-    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->count, (uint64_t)net->layers, d->seed, d->batch,
-                                  (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm, opt->is_adam };
-    const float rates[] = { opt->lr, opt->sgd.momentum, opt->sgd.dampening, opt->sgd.weight_decay, opt->adam.beta1, opt->adam.beta2,
-                            opt->adam.eps, opt->adam.weight_decay };
+    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->count, (uint64_t)net->list.layers, d->seed, d->batch,
+                                  (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm };
+    const char *name = opt->class->name;
+    uint64_t optimizer = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
+    optimizer = dt_hash(name, strlen(name), optimizer);
     DT_TRY(dt_comm_same(comm, "the training data", d->data->hash));
-    return dt_comm_same(comm, "the settings of training", dt_hash(rates, sizeof rates, dt_hash(settings, sizeof settings, 0)));
+    return dt_comm_same(comm, "the settings of training", dt_hash(settings, sizeof settings, optimizer));
 }
 
 /* The slowest rank's seconds, to every rank. */
@@ -7197,7 +7670,7 @@ static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
 /* *stop becomes true on every rank if it was on any. */
 static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, const dt_batch *batch, bool *stop) {
     const bool alone = dt_comm_size(comm) == 1;
-    dti_buckets b = { .net = net, .comm = comm, .algorithm = d->algorithm, .high = net->count + DTI_SCORE,
+    dti_buckets b = { .net = net, .comm = comm, .algorithm = d->algorithm, .high = net->trained + DTI_SCORE,
                       .floor = d->bucket_bytes ? d->bucket_bytes : DT_BUCKET_BYTES };
     const double start = dt_now();
     DT_TRY(dt_net_load(net, batch));
@@ -7654,11 +8127,11 @@ static dt_err dti_hogwild_threads(dti_hogwild *h, dti_worker *worker) {
 
 /* Shared memory for the run, behind one another: the values, and the sum if workers average. */
 static dt_err dti_hogwild_init(dti_hogwild *h, const dt_net *net) {
-    h->pairs = (net->count + 1) / 2;
+    h->pairs = (net->trained + 1) / 2;
     h->values = dti_alloc(h->pairs * sizeof *h->values);
     h->sum = h->sharing == DT_SHARE_AVERAGED ? dti_alloc(net->count * sizeof *h->sum) : NULL;
     if (!h->values || (h->sharing == DT_SHARE_AVERAGED && !h->sum)) return DT_ENOMEM;
-    memcpy((void *)(uintptr_t)h->values, net->values, net->count * sizeof(float)); /* no thread runs yet */
+    memcpy((void *)(uintptr_t)h->values, net->values, net->trained * sizeof(float)); /* no thread runs yet */
     return pthread_mutex_init(&h->lock, NULL) ? dti_fail(DT_ENOMEM, "Hogwild: no lock") : DT_OK;
 }
 
@@ -7668,7 +8141,7 @@ static dt_err dti_hogwild_train(dt_net *net, const dt_optimizer *opt, dti_hogwil
     for (int i = 0; i < h->workers; ++i)
         if (worker[i].error != DT_OK) return dti_fail(worker[i].error, "%s", worker[i].error_text);
     const void *end = h->sharing == DT_SHARE_AVERAGED ? worker[0].net->values : (void *)(uintptr_t)h->values;
-    memcpy(net->values, end, net->count * sizeof(float));
+    memcpy(net->values, end, net->trained * sizeof(float));
     dti_hogwild_collect(result, worker, h);
     return DT_OK;
 }
@@ -7863,7 +8336,7 @@ static dt_err dti_load_bytes(dt_net *net, unsigned char *bytes, size_t size, con
 
 DT_API dt_err dt_load(dt_net *net, const char *path) {
     size_t size;
-    if (!net->built) return dti_fail(DT_EARG, "%s: the net must be built before it is loaded", path);
+    if (!net->list.closed) return dti_fail(DT_EARG, "%s: the net must be built before it is loaded", path);
     unsigned char *bytes = dti_read_all(path, &size);
     if (!bytes) return DT_EIO;
     dt_err error = dti_load_bytes(net, bytes, size, path);

@@ -323,15 +323,14 @@ static dt_net *lenet(void) {
 static void training_begin(training *t, const char *name, dt_net *net, const dt_dataset *data) {
     *t = (training){ .name = name, .net = net };
     check(dt_net_build(net, &(dt_build_desc){ .batch = STEP_BATCH, .seed = 1 }));
-    if (net->layers > LAYERS) stop(1, "LAYERS is too small for this net");
+    if (dt_net_layers(net) > LAYERS) stop(1, "LAYERS is too small for this net");
     if (!(t->opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.5f }))) stop(1, dt_error());
     check(dt_batches_init(&t->batches, data, &(dt_batches_desc){ .global_batch = STEP_BATCH, .seed = 1, .shuffle = true, .drop_last = true }));
-    for (int i = 0; i < net->layers; ++i) {
-        const dti_layer *l = &net->layer[i];
-        const double once = l->kind == DTI_CONV2D ? STEP_BATCH * conv_flop(&l->conv) :
-                            l->kind == DTI_LINEAR ? STEP_BATCH * 2.0 * l->out[0] * l->in[0] * l->in[1] * l->in[2] : 0.0;
+    for (int i = 0; i < dt_net_layers(net); ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        const double once = STEP_BATCH * (l->class == &dti_conv2d_class ? conv_flop(l->own) : 2.0 * dti_layer_macs(l));
         t->layer_flop[i][0] = once;
-        t->layer_flop[i][1] = once * (l->needs_dx ? 2.0 : 1.0); // weights, and data unless nothing before it learns
+        t->layer_flop[i][1] = once * (net->tensor[l->x].learns ? 2.0 : 1.0); // weights, and data unless nothing before it learns
         t->flop += t->layer_flop[i][0] + t->layer_flop[i][1];
     }
 }
@@ -371,14 +370,14 @@ static double profile_layers(training *t, int round) {
         dt_optimizer_step(t->opt);
         optimizer[n] = dt_now() - computed;
         rest[n] = computed - start;
-        for (int i = 0; i < t->net->layers; ++i) {
+        for (int i = 0; i < dt_net_layers(t->net); ++i) {
             dt_net_layer(t->net, i, &layer[i][0][n], &layer[i][1][n]);
             rest[n] -= layer[i][0][n] + layer[i][1][n];
         }
     }
     check(dt_net_profile(t->net, false));
     t->optimizer[round] = median(optimizer, n);
-    for (int i = 0; i < t->net->layers; ++i)
+    for (int i = 0; i < dt_net_layers(t->net); ++i)
         for (int way = 0; way < 2; ++way) t->layer[i][way][round] = median(layer[i][way], n);
     return median(rest, n);
 }
@@ -392,10 +391,9 @@ static void profile_packing(training *t, int round) {
     for (dt_batch batch; n < STEPS && dt_batches_next(&t->batches, &batch); ++n) {
         const double start = dt_now();
         check(dt_net_load(net, &batch));
-        for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
         const double loaded = dt_now();
-        for (int i = 0; i < net->layers; ++i)
-            if (net->layer[i].params) dti_layer_classes[net->layer[i].kind].pack(&net->layer[i], net->values);
+        for (int i = 0; i < net->ops; ++i)
+            if (net->op[i].class->pack) net->op[i].class->pack(&net->op[i], net->values);
         weights[n] = dt_now() - loaded;
         images[n] = loaded - start;
     }
@@ -446,12 +444,13 @@ static void print_training(const training *t) {
     printf("  60000 images in %.2f s, %.2f s at the peak\n", 60000.0 / STEP_BATCH * s.median, 60000.0 / STEP_BATCH * bound);
     printf("  %-28s  forward backward     of the step\n", "");
     double step = spread_of(t->images).median + spread_of(t->weights).median + spread_of(t->optimizer).median + spread_of(t->rest).median;
-    for (int i = 0; i < t->net->layers; ++i) step += spread_of(t->layer[i][0]).median + spread_of(t->layer[i][1]).median;
-    for (int i = 0; i < t->net->layers; ++i) {
-        const dti_layer *l = &t->net->layer[i];
-        char name[64];
-        if (l->absorbed) continue;
-        snprintf(name, sizeof name, "%s%s", l->name, l->pooled ? " and pooling" : "");
+    for (int i = 0; i < dt_net_layers(t->net); ++i) step += spread_of(t->layer[i][0]).median + spread_of(t->layer[i][1]).median;
+    for (int k = 0; k < t->net->ops; ++k) {
+        static const char *const with[] = { "", "", " and pooling", ", pooling and ReLU" };
+        const dti_op *op = &t->net->op[k];
+        const long i = op->layer - t->net->list.layer;
+        char name[96];
+        snprintf(name, sizeof name, "%s%s", op->layer->name, with[op->layers]);
         print_part(name, t->layer[i][0], t->layer[i][1], step);
     }
     print_part("packing images", t->images, NULL, step);
@@ -489,10 +488,10 @@ static void write_csv(const training *nets, int count) {
         const spread step = rates(t->flop, t->step);
         const double near = step.median * spread_of(t->times).median; // the peak beside the steps
         csv_row(f, "step", t->name, "all", STEP_BATCH, step, 1.0 / spread_of(t->times).median);
-        for (int i = 0; i < t->net->layers; ++i)
+        for (int i = 0; i < dt_net_layers(t->net); ++i)
             for (int way = 0; way < 2; ++way) {
                 char name[64];
-                snprintf(name, sizeof name, "%s %s", t->name, t->net->layer[i].name);
+                snprintf(name, sizeof name, "%s %s", t->name, t->net->list.layer[i].name);
                 const spread layer = rates(t->layer_flop[i][way], t->layer[i][way]);
                 if (t->layer_flop[i][way] > 0) csv_row(f, "layer", name, way ? "backward" : "forward", STEP_BATCH, layer, layer.median / near);
             }
@@ -565,11 +564,12 @@ static void chart_step(const training *nets, int count, const char *note) {
         const size_t bound = 2 * (size_t)n, real = bound + 1;
         const double near = t->flop / spread_of(t->step).median * spread_of(t->times).median; // the peak beside the steps
         int convs = 0;
-        for (int i = 0; i < t->net->layers; ++i) {
-            const dti_kind kind = t->net->layer[i].kind;
-            if (kind == DTI_CONV2D) ++convs;
+        for (int i = 0; i < dt_net_layers(t->net); ++i) {
+            const dti_layer_class *class = t->net->list.layer[i].class;
+            const bool conv = class == &dti_conv2d_class;
+            convs += conv;
             for (size_t way = 0; way < 2; ++way) {
-                const size_t part = kind == DTI_CONV2D ? (convs > 1 ? 2 : 0) + way : kind == DTI_LINEAR ? 4 : 5;
+                const size_t part = conv ? (convs > 1 ? 2 : 0) + way : class == &dti_fc_class ? 4 : 5;
                 y[part * groups + bound] += 1e3 * t->layer_flop[i][way] / near;
                 y[part * groups + real] += 1e3 * spread_of(t->layer[i][way]).median;
             }

@@ -364,6 +364,144 @@ static void differences_dropout(void **state) {
 /* ---- Dropout's masks. */
 
 /* Logits of a net of one linear layer are W x + b; dropout behind it shows the mask itself. */
+/* ---- Branches. */
+
+static void refused(dt_net *net, dt_err code, const char *part) {
+    expect_error(dt_net_build(net, &(dt_build_desc){ .batch = 4 }), code, part);
+    dt_net_free(net);
+}
+
+/* Projection, identity, a tensor with three readers, sums before and after linear layers: whatever the planner can meet. */
+static dt_net *residual_net(void) {
+    dt_net *net = dt_net_new(2, 6, 6);
+    dt_conv2d(net, "stem", &(dt_conv2d_desc){ .out = 4, .kernel = 3, .padding = 1 });
+    dt_relu(net);
+    dt_node skip = dt_here(net);
+    dt_conv2d(net, "block1.layer1", &(dt_conv2d_desc){ .out = 4, .kernel = 3, .padding = 1 });
+    dt_relu(net);
+    dt_conv2d(net, "block1.layer2", &(dt_conv2d_desc){ .out = 4, .kernel = 3, .padding = 1 });
+    dt_add(net, skip);
+    dt_relu(net);
+    dt_node wide = dt_here(net);
+    dt_conv2d(net, "block2.layer1", &(dt_conv2d_desc){ .out = 3, .kernel = 3, .padding = 1, .stride = 2 });
+    dt_node main_path = dt_here(net);
+    dt_at(net, wide);
+    dt_conv2d(net, "block2.projection", &(dt_conv2d_desc){ .out = 3, .kernel = 1, .stride = 2 });
+    dt_add(net, main_path);
+    dt_linear(net, "fc1", 6);
+    dt_node first = dt_here(net);
+    dt_relu(net);
+    dt_linear(net, "fc2", 6);
+    dt_add(net, first);
+    dt_add(net, first);
+    dt_relu(net);
+    dt_linear(net, "fc3", 5);
+    return net;
+}
+
+static void differences_branches(void **state) {
+    (void)state;
+    check_differences(residual_net(), "residual net", 2, 6, 5);
+    dt_net *net = dt_net_new(1, 4, 4);
+    dt_linear(net, "a", 6);
+    dt_add(net, dt_here(net)); /* y = 2x: one reader twice */
+    dt_linear(net, "b", 3);
+    check_differences(net, "a tensor added to itself", 1, 4, 3);
+    net = dt_net_new(1, 8, 8); /* a pool and a ReLU whose input has another reader must not be done by the convolution */
+    dt_conv2d(net, "a", &(dt_conv2d_desc){ .out = 3, .kernel = 3 });
+    dt_node map = dt_here(net);
+    dt_maxpool2d(net, 2);
+    dt_relu(net);
+    dt_node small = dt_here(net);
+    dt_at(net, map);
+    dt_conv2d(net, "b", &(dt_conv2d_desc){ .out = 3, .kernel = 2, .stride = 2 });
+    dt_add(net, small);
+    dt_linear(net, "c", 4);
+    check_differences(net, "a pool beside a convolution", 1, 8, 4);
+    net = dt_net_new(2, 5, 5); /* the image itself is added to a layer's output */
+    dt_node image = dt_here(net);
+    dt_conv2d(net, "a", &(dt_conv2d_desc){ .out = 2, .kernel = 3, .padding = 1 });
+    dt_add(net, image);
+    dt_relu(net);
+    dt_linear(net, "b", 4);
+    check_differences(net, "the image has two readers", 2, 5, 4);
+}
+
+static void relu_all(float *y, const float *x, int n) {
+    for (int i = 0; i < n; ++i) y[i] = x[i] > 0.0f ? x[i] : 0.0f;
+}
+
+/* The residual net's logits by the naive kernels [S4.1] and plain loops. */
+static void residual_logits(dt_net *net, float *x, float *z) {
+    float a[144], b[144], c[144], d[27], e[27], f[6], g[6];
+#define W(name) dt_net_find(net, name ".weight")->value.data, dt_net_find(net, name ".bias")->value.data
+    ok(dt_conv2d_naive(b, x, W("stem"), 1, 2, 6, 6, 4, 3, 1, 1));
+    relu_all(a, b, 144);
+    ok(dt_conv2d_naive(b, a, W("block1.layer1"), 1, 4, 6, 6, 4, 3, 1, 1));
+    relu_all(b, b, 144);
+    ok(dt_conv2d_naive(c, b, W("block1.layer2"), 1, 4, 6, 6, 4, 3, 1, 1));
+    for (int i = 0; i < 144; ++i) c[i] += a[i];
+    relu_all(c, c, 144);
+    ok(dt_conv2d_naive(d, c, W("block2.layer1"), 1, 4, 6, 6, 3, 3, 2, 1));
+    ok(dt_conv2d_naive(e, c, W("block2.projection"), 1, 4, 6, 6, 3, 1, 2, 0));
+    for (int i = 0; i < 27; ++i) d[i] += e[i];
+    ok(dt_linear_naive(f, d, W("fc1"), 1, 27, 6));
+    relu_all(a, f, 6);
+    ok(dt_linear_naive(g, a, W("fc2"), 1, 6, 6));
+    for (int i = 0; i < 6; ++i) g[i] += 2.0f * f[i];
+    relu_all(g, g, 6);
+    ok(dt_linear_naive(z, g, W("fc3"), 1, 6, 5));
+#undef W
+}
+
+static void branches_as_the_naive_kernels(void **state) {
+    (void)state;
+    make_data(72, 5);
+    dt_net *net = residual_net();
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = 48, .seed = 11 }));
+    dt_net *twin = dt_net_clone(net);
+    assert_non_null(twin);
+    for (uint32_t count = 48; count > 1; count = count / 2 + 1) { /* buffers from a larger batch must not shine through */
+        dt_batch batch = batch_of_step(count, count);
+        dt_net *one = count % 2 ? twin : net;
+        ok(dt_net_load(one, &batch));
+        ok(dt_forward(one));
+        for (uint32_t i = 0; i < count; ++i) {
+            float x[72], want[5], got[5];
+            for (int k = 0; k < 72; ++k) x[k] = ((float)pixels[72 * rows[i] + (uint32_t)k] / 255.0f - 0.45f) / 0.3f;
+            residual_logits(net, x, want);
+            dt_net_logits(one, (int)i, got);
+            for (int k = 0; k < 5; ++k)
+                if (!(fabsf(got[k] - want[k]) < 2e-5f)) fail_msg("image %u of %u: logit %d is %g, naive %g", i, count, k, (double)got[k], (double)want[k]);
+        }
+        if (count == 2) break;
+    }
+    dt_net_free(twin);
+    dt_net_free(net);
+}
+
+static void branch_errors(void **state) {
+    (void)state;
+    dt_net *net = dt_net_new(1, 6, 6);
+    dt_conv2d(net, "a", &(dt_conv2d_desc){ .out = 2, .kernel = 3 });
+    dt_node here = dt_here(net);
+    dt_conv2d(net, "b", &(dt_conv2d_desc){ .out = 2, .kernel = 3 });
+    dt_add(net, here);
+    refused(net, DT_ESHAPE, "add: what stands here is 2 x 2 x 2, the other tensor 2 x 4 x 4");
+    net = dt_net_new(1, 6, 6);
+    dt_at(net, (dt_node){ 1 });
+    refused(net, DT_EARG, "there is no tensor 1");
+    net = dt_net_new(1, 6, 6);
+    dt_add(net, (dt_node){ -1 });
+    refused(net, DT_EARG, "there is no tensor -1");
+    net = dt_net_new(1, 6, 6);
+    here = dt_here(net);
+    dt_linear(net, "a", 4);
+    dt_at(net, here);
+    dt_linear(net, "b", 4);
+    refused(net, DT_EARG, "nothing reads what a (layer 0) makes");
+}
+
 static dt_net *mask_net(float p, bool planes, int out) {
     dt_net *net = dt_net_new(1, 4, 4);
     if (planes) {
@@ -437,7 +575,7 @@ static void dropout2d_drops_planes(void **state) {
     dt_batch batch = batch_of_step(0, 32);
     ok(dt_net_load(net, &batch));
     ok(dt_forward(net));
-    const dti_layer *drop = &net->layer[1];
+    const dti_op *drop = &net->op[1];
     int dropped = 0;
     for (int g = 0; g < 2; ++g)
         for (int c = 0; c < 8; ++c)
@@ -631,11 +769,6 @@ static void memory_runs_out(void **state) {
 
 /* ---- Errors: the first one counts, in one sentence. */
 
-static void refused(dt_net *net, dt_err code, const char *part) {
-    expect_error(dt_net_build(net, &(dt_build_desc){ .batch = 4 }), code, part);
-    dt_net_free(net);
-}
-
 static void builder_errors(void **state) {
     (void)state;
     dt_net *net = dt_net_new(3, 8, 8);
@@ -672,8 +805,8 @@ static void builder_errors(void **state) {
     dt_linear(net, "a", 2);
     refused(net, DT_EARG, "has a layer of that name");
     net = dt_net_new(1, 3, 3);
-    dt_linear(net, "a-name-that-is-longer-than-thirty-one-characters", 2);
-    refused(net, DT_EARG, "name of 1 to 31");
+    dt_linear(net, "a-name-that-is-longer-than-sixty-three-characters-and-so-is-refused", 2);
+    refused(net, DT_EARG, "name of 1 to 63");
     net = dt_net_new(1, 6, 6);
     dt_conv2d(net, "c", &(dt_conv2d_desc){ .out = 4, .kernel = 3 });
     refused(net, DT_ESHAPE, "4 x 4 x 4");
@@ -1173,7 +1306,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pytorch_gradients_s0),     cmocka_unit_test(pytorch_gradients_odd),  cmocka_unit_test(pytorch_sgd),
         cmocka_unit_test(pytorch_adam),             cmocka_unit_test(differences_linear),     cmocka_unit_test(differences_conv),
-        cmocka_unit_test(differences_pool_relu),    cmocka_unit_test(differences_dropout),    cmocka_unit_test(dropout_masks),
+        cmocka_unit_test(differences_pool_relu),    cmocka_unit_test(differences_dropout),
+        cmocka_unit_test(differences_branches),     cmocka_unit_test(branches_as_the_naive_kernels),
+        cmocka_unit_test(branch_errors),    cmocka_unit_test(dropout_masks),
         cmocka_unit_test(dropout2d_drops_planes),   cmocka_unit_test(log_softmax),            cmocka_unit_test(score_counts_each_sample),
         cmocka_unit_test(same_bits_for_every_number_of_ranks), cmocka_unit_test(no_allocation_in_steps), cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(builder_errors),           cmocka_unit_test(step_errors),            cmocka_unit_test(numbers_that_are_not),
