@@ -4353,13 +4353,16 @@ enum {
     DTI_HOST    = 64
 };
 
-/* A message. Its cell is where a sending thread hangs it up and the receiving thread takes it. */
-typedef struct dti_cell {
-    _Alignas(64) _Atomic int full;
+/* Messages between threads [S8.5]. A letter is the sender's, one for each lane; a box is the receiver's. */
+typedef struct dti_letter {
+    _Alignas(64) _Atomic int taken;   /* the receiver has copied it */
+    int         from, lane, tag;
     const void *buf;
     size_t      bytes;
-    int         tag;
-} dti_cell;
+    struct dti_letter *next;          /* in the box, then in the receiver's own list */
+} dti_letter;
+
+typedef struct dti_mailbox { _Alignas(64) _Atomic(dti_letter *) first; } dti_mailbox;
 
 typedef struct dti_message {
     void  *buf;
@@ -4493,7 +4496,9 @@ struct dt_comm {
     uint32_t   given;                                    /* a bit for each part of chunk number `written` that has our numbers */
     int        place;                                    /* where we wait: 1 + our core, or 0 */
     uint32_t   event;                                    /* of that place, before the last test */
-    dti_cell  *cells;                                    /* threads: [from][to][DTI_FLIGHTS + 1] */
+    dti_mailbox   *boxes;                                    /* threads: one for each rank */
+    dti_letter *letters;                                 /* ours to send: one for each lane */
+    dti_letter *arrived;                                 /* taken from our box and not yet expected */
 #ifdef DTRAIN_WITH_MPI
     MPI_Comm   mpi, mpi_messages;
     MPI_Win    window;
@@ -4667,33 +4672,52 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
 
 /* ==== [S8.5] Threads as ranks, and one rank alone ========================== */
 
-/* A sender hangs its message into the cell of (from, to, lane); the receiver copies it out and empties the cell, which
-   tells the sender that its buffer is free again. A lane carries one message at a time in each direction. */
-static dti_cell *dti_cell_of(const dt_comm *c, const dti_message *m) {
-    int from = m->incoming ? m->peer : c->rank, to = m->incoming ? c->rank : m->peer;
-    return c->cells + (((size_t)from * (size_t)c->size + (size_t)to) * (DTI_FLIGHTS + 1) + (size_t)m->lane);
-}
-
+/* A sender puts its letter into the receiver's box, on top of what is there. The receiver empties its box into a list of
+   its own, copies from the letter that it expects, and marks it as taken, which tells the sender that its buffer is free
+   again. A lane carries one message at a time. Memory grows with the number of ranks, not with its square. */
 static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
-    dti_cell *cell = dti_cell_of(c, m);
     m->pending = true;
     if (m->incoming) return DT_OK;
-    cell->buf = m->buf, cell->bytes = m->bytes, cell->tag = m->tag;
-    atomic_store_explicit(&cell->full, 1, memory_order_release);
+    dti_letter *letter = &c->letters[m->lane];
+    letter->from = c->rank, letter->lane = m->lane, letter->tag = m->tag, letter->buf = m->buf, letter->bytes = m->bytes;
+    atomic_store_explicit(&letter->taken, 0, memory_order_relaxed);
+    letter->next = atomic_load_explicit(&c->boxes[m->peer].first, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&c->boxes[m->peer].first, &letter->next, letter, memory_order_release,
+                                                  memory_order_relaxed)) {}
     return DT_OK;
 }
 
+/* Takes the letter of that sender and lane out of the list; NULL if it has not arrived. */
+static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
+    dti_letter *box = atomic_exchange_explicit(&c->boxes[c->rank].first, NULL, memory_order_acquire);
+    while (box) {
+        dti_letter *letter = box;
+        box = letter->next;
+        letter->next = c->arrived;
+        c->arrived = letter;
+    }
+    for (dti_letter **at = &c->arrived; *at; at = &(*at)->next) {
+        dti_letter *letter = *at;
+        if (letter->from != from || letter->lane != lane) continue;
+        *at = letter->next;
+        return letter;
+    }
+    return NULL;
+}
+
 static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
-    dti_cell *cell = dti_cell_of(c, m);
-    bool full = atomic_load_explicit(&cell->full, memory_order_acquire) != 0;
-    if (full != m->incoming) return DT_OK;                       /* not taken yet, or not there yet */
+    if (!m->incoming) {
+        m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
+        return DT_OK;
+    }
+    dti_letter *letter = dti_expected_letter(c, m->peer, m->lane);
+    if (!letter) return DT_OK;
     m->pending = false;
-    if (!m->incoming) return DT_OK;
-    if (cell->bytes != m->bytes || cell->tag != m->tag)
+    if (letter->bytes != m->bytes || letter->tag != m->tag)
         return dti_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
-                        c->rank, m->bytes, m->tag, m->peer, cell->bytes, cell->tag);
-    memcpy(m->buf, cell->buf, m->bytes);
-    atomic_store_explicit(&cell->full, 0, memory_order_release);
+                        c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
+    memcpy(m->buf, letter->buf, m->bytes);
+    atomic_store_explicit(&letter->taken, 1, memory_order_release);
     return DT_OK;
 }
 
@@ -4707,7 +4731,7 @@ DTI_LOCAL void dti_threads_close(dt_comm *c) { (void)c; }           /* dt_run_ra
 
 static void dti_alone_close(dt_comm *c) {
     dti_release(c->board);
-    dti_release(c->cells);
+    dti_release(c->boxes);
 }
 
 static const dti_backend dti_alone   = { "alone",   dti_threads_post, dti_threads_test, dti_threads_stop, dti_alone_close };
@@ -4769,20 +4793,31 @@ static void dti_block_open(dti_board *board, int p) {
     block->place[0].ranks = (uint32_t)p;
 }
 
-static bool dti_threads_share(int p, dti_board **board, dti_cell **cells) {
+/* What p threads share: a board with the memory to reduce through behind it, and the boxes with all letters behind them. */
+static bool dti_threads_share(int p, dti_board **board, dti_mailbox **boxes) {
     *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
-    *cells = dti_alloc((size_t)p * (size_t)p * (DTI_FLIGHTS + 1) * sizeof **cells);
+    *boxes = dti_alloc((size_t)p * (sizeof **boxes + (DTI_FLIGHTS + 1) * sizeof(dti_letter)));
     if (*board) dti_block_open(*board, p);
-    return *board && *cells;
+    return *board && *boxes;
+}
+
+/* The board is taken in any case: to be freed with the communicator where it is alone. */
+static dt_err dti_threads_join(dt_comm *c, dti_board *board, dti_mailbox *boxes) {
+    c->boxes = boxes;
+    c->letters = (dti_letter *)(void *)(boxes + c->size) + (size_t)c->rank * (DTI_FLIGHTS + 1);
+    c->block = dti_block_behind(board, c->size);
+    return dti_take_seat(c, board);
 }
 
 DT_API dt_comm *dt_comm_alone(void) {
     dt_comm *c = dti_comm_new(&dti_alone, 0, 1);
     dti_board *board = NULL;
-    bool good = c && dti_threads_share(1, &board, &c->cells) && dti_take_seat(c, board) == DT_OK;
-    if (good) c->block = dti_block_behind(board, 1);
-    else if (c && !c->board) c->board = board;
-    if (c && !good) dt_comm_free(c), c = NULL;
+    dti_mailbox *boxes = NULL;
+    bool good = c && dti_threads_share(1, &board, &boxes) && dti_threads_join(c, board, boxes) == DT_OK;
+    if (c && !good) {
+        c->board = board, c->boxes = boxes;
+        dt_comm_free(c), c = NULL;
+    }
     if (!c) dti_fail(DT_ENOMEM, "no memory for a communicator");
     return c;
 }
@@ -4834,16 +4869,15 @@ static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
 DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
     if (p < 1) return dti_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1 or more", p);
     dti_board *board = NULL;
-    dti_cell *cells = NULL;
+    dti_mailbox *boxes = NULL;
     dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
-    bool good = ranks && dti_threads_share(p, &board, &cells), joined = true;
+    bool good = ranks && dti_threads_share(p, &board, &boxes), joined = true;
     dt_err result = good ? DT_OK : dti_fail(DT_ENOMEM, "no memory for %d ranks", p);
 
     for (int r = 0; r < p && good; ++r) {
         ranks[r].comm = dti_comm_new(&dti_threads, r, p), ranks[r].fn = fn, ranks[r].arg = arg;
-        good = ranks[r].comm && dti_take_seat(ranks[r].comm, board) == DT_OK;
-        if (good) ranks[r].comm->block = dti_block_behind(board, p), ranks[r].comm->cells = cells;
-        else result = dti_fail(DT_ENOMEM, "no memory for rank %d", r);
+        good = ranks[r].comm && dti_threads_join(ranks[r].comm, board, boxes) == DT_OK;
+        if (!good) result = dti_fail(DT_ENOMEM, "no memory for rank %d", r);
     }
     for (int r = 1; r < p && good; ++r) {
         ranks[r].running = pthread_create(&ranks[r].thread, NULL, dti_rank_main, &ranks[r]) == 0;
@@ -4859,7 +4893,7 @@ DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *
     if (result == DT_OK) result = dti_ranks_result(ranks, board);
     if (!joined) return result;                                          /* the thread that hangs may still use all this */
     for (int r = 0; r < p && ranks; ++r) dt_comm_free(ranks[r].comm);
-    dti_release(cells), dti_release(board), dti_release(ranks);
+    dti_release(boxes), dti_release(board), dti_release(ranks);
     return result;
 }
 #endif /* DTRAIN_WITH_THREADS */
@@ -7478,18 +7512,24 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm) {
+/* A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is allowed. */
+static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish, bool *stop) {
     const int ranks = dt_comm_size(comm);
+    if (stop) *stop = wish;
     if (ranks == 1) return DT_OK;
     memset(net->fixed, 0, net->count * sizeof(int64_t));
+    net->fixed[net->count] = wish;
     size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
     if (at < net->count) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)net->values[at]);
-    DT_TRY(dt_allreduce(comm, net->fixed, net->count, DT_I64, DT_SUM, algorithm));
+    DT_TRY(dt_allreduce(comm, net->fixed, net->count + 1, DT_I64, DT_SUM, algorithm));
     for (size_t i = 0; i < net->count; ++i) net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
+    if (stop) *stop = net->fixed[net->count] > 0;
     return DT_OK;
 }
 
-DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) { return dti_average_parameters(net, comm, DT_AUTO); }
+DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
+    return dti_average_parameters(net, comm, DT_AUTO, false, NULL);
+}
 
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
     const uint32_t batch = (uint32_t)net->max_groups * DT_LANES;
@@ -7542,17 +7582,10 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
 }
 #endif
 
-/* ==== [S10.2] Synchronous SGD ============================================= */
+/* ==== [S10.2] One epoch driver ============================================ */
 
-/* Every step takes one global batch, whatever the number of ranks: each rank
-   does its lane groups, gradients are summed, every rank takes the same step.
-   With exact sums the parameters have the same bits for 1 rank and for 100.
-
-   Gradients become final from the last layer to the first, so their sums can
-   travel while earlier layers still compute (Li et al. 2020, "PyTorch
-   Distributed", call the pieces buckets). A bucket is started once it holds
-   bucket_bytes; since parameters lie in layer order, buckets are filled from
-   the end of the vector, and the step's score rides behind the first one. */
+/* Every way to train walks through epochs and steps alike, and differs in what a step does: with all ranks together, alone,
+   or on values that are shared. So there is one driver, and a method [S10.3 to S10.5] hands it its step. */
 #ifdef DTI_DECLARE
 /* What a trainer tells after every step (on every rank). */
 typedef struct dt_progress {
@@ -7588,10 +7621,6 @@ typedef struct dt_train_result {
     double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
     bool stopped;              /* on_step asked to */
 } dt_train_result;
-
-/* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not finite, DT_ECOMM if
-   ranks fail or differ. Broadcasts rank 0's parameters first. */
-DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -7616,19 +7645,101 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     return dt_comm_same(comm, "the settings of training", dt_hash(settings, sizeof settings, optimizer));
 }
 
-/* The slowest rank's seconds, to every rank. */
-static dt_err dti_slowest(dt_comm *comm, double *seconds) {
-    return dt_comm_size(comm) > 1 ? dt_allreduce(comm, seconds, 1, DT_F64, DT_MAX, DT_AUTO) : DT_OK;
-}
+typedef struct dti_training dti_training;
 
-static void dti_epoch_done(dt_train_result *result, double seconds) {
-    if (result->epochs < DT_MAX_EPOCHS_KEPT) result->epoch_seconds[result->epochs] = seconds;
-    result->seconds += seconds;
-    ++result->epochs;
-}
+typedef struct dti_method {
+    bool meets;                /* ranks begin and end each epoch together, and it took as long as the slowest one */
+    /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided that training ends. */
+    dt_err (*step)(dti_training *run, const dt_batch *batch);
+    /* on_step has asked to stop: sets run->stop where this rank may end by itself; else the wish travels with a later step. */
+    void (*wished)(dti_training *run);
+    dt_err (*epoch_end)(dti_training *run); /* NULL: nothing */
+} dti_method;
+
+/* One rank's training. */
+struct dti_training {
+    const dti_method *method;
+    void *own;                 /* the method's */
+    dt_net *net;
+    dt_optimizer *opt;
+    dt_comm *comm;
+    const dt_train_desc *d;
+    dt_train_result *result;
+    dt_batches it;             /* this rank's */
+    dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
+    bool wish, stop;           /* on_step has asked to stop; training does */
+};
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) { return !d->on_step || d->on_step(p, d->user); }
 
+/* Forward and backward on this rank's batch. */
+static dt_err dti_gradient(dt_net *net, const dt_batch *batch) {
+    DT_TRY(dt_net_load(net, batch));
+    DT_TRY(dt_forward(net));
+    return dt_backward(net);
+}
+
+/* From the step at which p stands to the end of the epoch. */
+static dt_err dti_run_epoch(dti_training *run) {
+    dt_progress *p = &run->p;
+    if (run->method->meets) DT_TRY(dt_barrier(run->comm));
+    const double start = dt_now(), before = run->result->seconds;
+    while (p->step < p->steps && !run->stop) {
+        dt_batch batch;
+        const bool mine = dt_batches_next(&run->it, &batch);
+        dt_comm_progress(run->comm, (uint64_t)p->epoch * p->steps + p->step + 1, "training");
+        DT_TRY(run->method->step(run, mine ? &batch : NULL));
+        if (mine) dt_score_add(&p->score, &run->net->score);
+        p->samples += mine ? batch.global_count : 0;
+        ++p->step;
+        p->seconds = before + dt_now() - start;
+        p->epoch_ended = p->step == p->steps;
+        if (!dti_tell(run->d, p)) run->wish = true;
+        if (run->wish) run->method->wished(run);
+    }
+    if (run->method->epoch_end) DT_TRY(run->method->epoch_end(run));
+    double end[2] = { dt_now() - start, run->stop };
+    if (run->method->meets && dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, end, 2, DT_F64, DT_MAX, DT_AUTO));
+    run->stop = end[1] > 0.0;
+    if (run->result->epochs < DT_MAX_EPOCHS_KEPT) run->result->epoch_seconds[run->result->epochs] = end[0];
+    run->result->seconds += end[0];
+    ++run->result->epochs;
+    return DT_OK;
+}
+
+static dt_err dti_run_epochs(dti_training *run) {
+    dt_progress *p = &run->p;
+    for (p->epoch = 0; p->epoch < run->d->epochs && !run->stop; ++p->epoch) {
+        dt_batches_begin(&run->it, (uint32_t)p->epoch);
+        p->step = 0;
+        p->score = (dt_score){ 0, 0, 0 };
+        DT_TRY(dti_run_epoch(run));
+        run->result->score = p->score;
+        run->result->samples = p->samples;
+        run->result->stopped = run->stop;
+    }
+    return DT_OK;
+}
+#endif
+
+/* ==== [S10.3] Synchronous SGD ============================================= */
+
+/* Every step takes one global batch, whatever the number of ranks: each rank
+   does its lane groups, gradients are summed, every rank takes the same step.
+   With exact sums the parameters have the same bits for 1 rank and for 100.
+
+   Gradients become final from the last layer to the first, so their sums can
+   travel while earlier layers still compute (Li et al. 2020, "PyTorch
+   Distributed", call the pieces buckets). A bucket is started once it holds
+   bucket_bytes; since parameters lie in layer order, buckets are filled from
+   the end of the vector, and the step's score rides behind the first one. */
+#ifdef DTI_DECLARE
+/* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not finite, DT_ECOMM if
+   ranks fail or differ. Broadcasts rank 0's parameters first. */
+DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
+#endif
+
+#ifdef DTI_IMPLEMENT
 typedef struct dti_buckets {
     dt_net *net;
     dt_comm *comm;
@@ -7667,15 +7778,16 @@ static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
     return DT_OK;
 }
 
-/* *stop becomes true on every rank if it was on any. */
-static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, const dt_batch *batch, bool *stop) {
-    const bool alone = dt_comm_size(comm) == 1;
-    dti_buckets b = { .net = net, .comm = comm, .algorithm = d->algorithm, .high = net->trained + DTI_SCORE,
-                      .floor = d->bucket_bytes ? d->bucket_bytes : DT_BUCKET_BYTES };
+/* The gradient of the global batch. *stop becomes true on every rank if it was on any. */
+static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *stop) {
+    dt_net *net = run->net;
+    const bool alone = dt_comm_size(run->comm) == 1;
+    dti_buckets b = { .net = net, .comm = run->comm, .algorithm = run->d->algorithm, .high = net->trained + DTI_SCORE,
+                      .floor = run->d->bucket_bytes ? run->d->bucket_bytes : DT_BUCKET_BYTES };
     const double start = dt_now();
     DT_TRY(dt_net_load(net, batch));
     DT_TRY(dt_forward(net));
-    dt_trace(comm, "forward", start, dt_now());
+    dt_trace(run->comm, "forward", start, dt_now());
     if (!alone) {
         dti_attach_score(net, *stop);
         dt_net_on_gradient(net, dti_bucket_fill, &b);
@@ -7684,13 +7796,27 @@ static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     dt_err error = dt_backward(net);
     dt_net_on_gradient(net, NULL, NULL);
     DT_TRY(error);
-    dt_trace(comm, "backward", middle, dt_now());
-    if (!alone) DT_TRY(dti_bucket_wait(&b, stop));
-    const double last = dt_now();
-    dt_optimizer_step(opt);
-    dt_trace(comm, "optimizer", last, dt_now());
-    return DT_OK;
+    dt_trace(run->comm, "backward", middle, dt_now());
+    return alone ? DT_OK : dti_bucket_wait(&b, stop);
 }
+
+/* A wish to stop travels with the gradient, so it takes effect after the step that follows it. */
+static dt_err dti_sync_step(dti_training *run, const dt_batch *batch) {
+    const uint32_t every = run->d->check_every ? run->d->check_every : 100;
+    bool stop = run->wish;
+    DT_TRY(dti_sync_gradient(run, batch, &stop));
+    const double last = dt_now();
+    dt_optimizer_step(run->opt);
+    dt_trace(run->comm, "optimizer", last, dt_now());
+    run->stop = stop;
+    return (run->p.step + 1) % every == 0 ? dt_check_replicas(run->net, run->comm) : DT_OK;
+}
+
+static void dti_sync_wished(dti_training *run) { run->stop = run->stop || dt_comm_size(run->comm) == 1; }
+
+static dt_err dti_sync_epoch_end(dti_training *run) { return dt_check_replicas(run->net, run->comm); }
+
+static const dti_method dti_sync = { .meets = true, .step = dti_sync_step, .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end };
 
 /* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
    five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
@@ -7721,61 +7847,34 @@ static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bo
     return DT_OK;
 }
 
-static dt_err dti_sync_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_batches *it,
-                             dt_progress *p, dt_train_result *result) {
-    bool stop = false;
-    DT_TRY(dt_barrier(comm));
-    const double start = dt_now(), before = result->seconds;
-    p->score = (dt_score){ 0, 0, 0 };
-    p->step = 0;
-    for (dt_batch batch; !stop && dt_batches_next(it, &batch);) {
-        stop = result->stopped; /* this rank's wish; after the step, any rank's */
-        dt_comm_progress(comm, (uint64_t)p->epoch * p->steps + p->step + 1, "training");
-        DT_TRY(dti_sync_step(net, opt, comm, d, &batch, &stop));
-        dt_score_add(&p->score, &net->score);
-        ++p->step;
-        p->samples += batch.global_count;
-        p->seconds = before + dt_now() - start;
-        p->epoch_ended = p->step == p->steps;
-        if (p->step % (d->check_every ? d->check_every : 100) == 0) DT_TRY(dt_check_replicas(net, comm));
-        if (!dti_tell(d, p)) result->stopped = true;
+static dt_err dti_sync_run(dti_training *run) {
+    const uint32_t groups = (run->it.batch + DT_LANES - 1) / DT_LANES, rank = run->it.rank, size = run->it.size;
+    dti_cpus allowed;
+    bool placed = false;
+    dt_err error = dti_take_place(run->comm, (rank + 1) * groups / size - rank * groups / size, &allowed, &placed);
+    if (error == DT_OK) error = dti_run_epochs(run);
+    if (placed) {
+        dti_move(run->comm, 0, 1 + dt_cores());
+        (void)dti_cpus_set(&allowed);
     }
-    result->stopped = stop || (result->stopped && dt_comm_size(comm) == 1);
-    double seconds = dt_now() - start;
-    DT_TRY(dti_slowest(comm, &seconds));
-    dti_epoch_done(result, seconds);
-    return dt_check_replicas(net, comm);
+    return error;
 }
 
 DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
+    dti_training run = { .method = &dti_sync, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(net, d));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
-    dt_batches it;
-    DT_TRY(dt_batches_init(&it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .comm = comm, .seed = d->seed, .shuffle = true }));
-    const uint32_t groups = (it.batch + DT_LANES - 1) / DT_LANES;
-    dt_progress p = { .epochs = d->epochs, .steps = it.steps };
-    dti_cpus allowed;
-    bool placed = false;
-    dt_err error = dti_take_place(comm, (it.rank + 1) * groups / it.size - it.rank * groups / it.size, &allowed, &placed);
-    for (int epoch = 0; epoch < d->epochs && error == DT_OK && !result->stopped; ++epoch) {
-        p.epoch = epoch;
-        dt_batches_begin(&it, (uint32_t)epoch);
-        error = dti_sync_epoch(net, opt, comm, d, &it, &p, result);
-        result->score = p.score;
-        result->samples = p.samples;
-    }
-    if (placed) {
-        dti_move(comm, 0, 1 + dt_cores());
-        (void)dti_cpus_set(&allowed);
-    }
-    dt_batches_free(&it);
+    DT_TRY(dt_batches_init(&run.it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .comm = comm, .seed = d->seed, .shuffle = true }));
+    run.p = (dt_progress){ .epochs = d->epochs, .steps = run.it.steps };
+    dt_err error = dti_sync_run(&run);
+    dt_batches_free(&run.it);
     return error;
 }
 #endif
 
-/* ==== [S10.3] Parallel SGD with rare averages ============================= */
+/* ==== [S10.4] Parallel SGD with rare averages ============================= */
 
 /* PSGD (Zinkevich, Weimer, Smola, Li 2010, algorithm 3): the data are cut into
    one random share a rank; each rank runs SGD on its share alone, and at the
@@ -7795,104 +7894,74 @@ DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
     return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES;
 }
 
-typedef struct dti_share { /* a worker's part of the data */
-    uint32_t *index, *start; /* one permutation of all rows; where each worker's rows begin */
-    uint32_t most_steps;     /* of any worker in one epoch */
-    dt_batches it;
-} dti_share;
-
-static void dti_share_free(dti_share *s) {
-    dt_batches_free(&s->it);
-    dti_release(s->index);
-    memset(s, 0, sizeof *s); /* freeing twice is allowed */
-}
-
-static dt_err dti_share_init(dti_share *s, const dt_train_desc *d, uint32_t batch, int worker, int workers) {
-    memset(s, 0, sizeof *s);
-    s->index = dti_alloc(((size_t)d->data->count + (size_t)workers + 1) * sizeof *s->index);
-    if (!s->index) return DT_ENOMEM;
-    s->start = s->index + d->data->count;
-    dt_err error = dt_partition(s->index, s->start, NULL, (uint32_t)workers, d->data->count, d->seed);
-    uint32_t most = 0;
-    for (int w = 0; w < workers && error == DT_OK; ++w) {
-        uint32_t rows = s->start[w + 1] - s->start[w];
-        most = rows > most ? rows : most;
-        if (rows == 0) error = dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)d->data->count, workers);
-    }
-    s->most_steps = (most + batch - 1) / batch;
+/* This worker's share of the data as its batches; *index, which they read, is given back by dti_share_end. */
+static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int workers, uint32_t **index) {
+    const dt_dataset *data = run->d->data;
+    const uint32_t n = data->count, k = (uint32_t)workers;
+    if (n < k) return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n, workers);
+    if (!(*index = dti_alloc(((size_t)n + k + 1) * sizeof **index))) return DT_ENOMEM;
+    uint32_t *start = *index + n; /* one permutation of all rows, and behind it where each worker's begin */
+    dt_err error = dt_partition(*index, start, NULL, k, n, run->d->seed);
     if (error == DT_OK)
-        error = dt_batches_init(&s->it, d->data, &(dt_batches_desc){ .global_batch = batch, .size = 1, .seed = d->seed + (uint64_t)worker,
-                                .shuffle = true, .subset = s->index + s->start[worker], .subset_count = s->start[worker + 1] - s->start[worker] });
-    if (error != DT_OK) dti_share_free(s);
+        error = dt_batches_init(&run->it, data, &(dt_batches_desc){ .global_batch = batch, .size = 1,
+                                .seed = run->d->seed + (uint64_t)worker, .shuffle = true, .subset = *index + start[worker],
+                                .subset_count = start[worker + 1] - start[worker] });
+    if (error != DT_OK) dti_release(*index);
+    run->p = (dt_progress){ .epochs = run->d->epochs, .steps = ((n + k - 1) / k + batch - 1) / batch }; /* the largest share's */
     return error;
 }
 
-/* A step on this worker's own batch, without the others. */
-static dt_err dti_lone_step(dt_net *net, const dt_batch *batch) {
-    DT_TRY(dt_net_load(net, batch));
-    DT_TRY(dt_forward(net));
-    return dt_backward(net);
+static void dti_share_end(dti_training *run, uint32_t *index) {
+    dt_batches_free(&run->it);
+    dti_release(index);
 }
 
-static dt_err dti_psgd_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dti_share *share,
-                             dt_progress *p, dt_train_result *result) {
-    DT_TRY(dt_barrier(comm));
-    const double start = dt_now(), before = result->seconds;
-    p->score = (dt_score){ 0, 0, 0 };
-    for (p->step = 1; p->step <= share->most_steps && !result->stopped; ++p->step) {
-        dt_batch batch;
-        dt_comm_progress(comm, (uint64_t)p->epoch * share->most_steps + p->step, "training");
-        if (dt_batches_next(&share->it, &batch)) { /* a share may be one step shorter than the longest */
-            DT_TRY(dti_lone_step(net, &batch));
-            dt_optimizer_step(opt);
-            dt_score_add(&p->score, &net->score);
-            p->samples += batch.count;
-        }
-        uint64_t total = (uint64_t)p->epoch * share->most_steps + p->step;
-        if (d->average_every && total % d->average_every == 0) DT_TRY(dti_average_parameters(net, comm, d->algorithm));
-        p->seconds = before + dt_now() - start;
-        p->epoch_ended = p->step == share->most_steps;
-        if (!dti_tell(d, p)) result->stopped = true;
+/* A wish to stop is heard by the others at the next average; where there is none, each rank ends by itself, and the others
+   at the end of the epoch. */
+static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
+    const uint32_t every = run->d->average_every;
+    if (batch) { /* a share may be one step shorter than the longest */
+        DT_TRY(dti_gradient(run->net, batch));
+        dt_optimizer_step(run->opt);
     }
-    double end[2] = { dt_now() - start, result->stopped };
-    DT_TRY(dt_comm_size(comm) > 1 ? dt_allreduce(comm, end, 2, DT_F64, DT_MAX, DT_AUTO) : DT_OK);
-    result->stopped = end[1] > 0.0;
-    dti_epoch_done(result, end[0]);
-    return DT_OK;
+    const uint64_t steps = (uint64_t)run->p.epoch * run->p.steps + run->p.step + 1;
+    return every && steps % every == 0 ? dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish, &run->stop) : DT_OK;
 }
 
-static dt_err dti_psgd_end(dt_net *net, dt_comm *comm, dt_algorithm algorithm, const dt_progress *p, dt_train_result *result) {
+static void dti_psgd_wished(dti_training *run) { run->stop = run->stop || !run->d->average_every; }
+
+static const dti_method dti_psgd = { .meets = true, .step = dti_psgd_step, .wished = dti_psgd_wished };
+
+/* The last average; and the scores and samples of all ranks together. */
+static dt_err dti_psgd_end(dti_training *run) {
     const double start = dt_now();
-    DT_TRY(dti_average_parameters(net, comm, algorithm));
+    dt_train_result *result = run->result;
+    DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, false, NULL));
     result->seconds += dt_now() - start;
-    int64_t sums[4] = { p->score.loss_fixed, p->score.correct, p->score.count, (int64_t)p->samples };
-    if (dt_comm_size(comm) > 1) DT_TRY(dt_allreduce(comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
+    int64_t sums[4] = { result->score.loss_fixed, result->score.correct, result->score.count, (int64_t)result->samples };
+    if (dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
     result->score = (dt_score){ sums[0], sums[1], sums[2] };
     result->samples = (uint64_t)sums[3];
-    return dt_check_replicas(net, comm);
+    return dt_check_replicas(run->net, run->comm);
 }
 
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
+    dti_training run = { .method = &dti_psgd, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
+    const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
+    uint32_t *index;
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(net, d));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
-    dti_share share;
-    DT_TRY(dti_share_init(&share, d, dt_psgd_batch(d->batch, dt_comm_size(comm)), dt_comm_rank(comm), dt_comm_size(comm)));
-    dt_progress p = { .epochs = d->epochs, .steps = share.most_steps };
-    dt_err error = DT_OK;
-    for (int epoch = 0; epoch < d->epochs && error == DT_OK && !result->stopped; ++epoch) {
-        p.epoch = epoch;
-        dt_batches_begin(&share.it, (uint32_t)epoch);
-        error = dti_psgd_epoch(net, opt, comm, d, &share, &p, result);
-    }
-    if (error == DT_OK) error = dti_psgd_end(net, comm, d->algorithm, &p, result);
-    dti_share_free(&share);
+    DT_TRY(dti_share_begin(&run, dt_psgd_batch(d->batch, ranks), rank, ranks, &index));
+    dt_err error = dti_run_epochs(&run);
+    if (error == DT_OK) error = dti_psgd_end(&run);
+    dti_share_end(&run, index);
     return error;
 }
 #endif
 
-/* ==== [S10.4] Hogwild ===================================================== */
+/* ==== [S10.5] Hogwild ===================================================== */
 
 /* Hogwild (Recht, Re, Wright, Niu 2011): threads share one parameter vector and
    take no lock. A worker copies the vector, computes a gradient on its own
@@ -7932,38 +8001,30 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
 
 #if defined(DTI_IMPLEMENT) && defined(DTRAIN_WITH_THREADS)
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 
 typedef _Atomic uint64_t dti_pair; /* two floats, read and written at once */
 
-typedef struct dti_hogwild { /* what the workers share */
-    const dt_train_desc *desc;
+typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run_ranks [S8.5] */
+    const dt_net *net;
+    const dt_optimizer *opt;
+    const dt_train_desc *d;
+    struct dti_worker *worker;
     dti_pair *values;
     size_t pairs;
     atomic_uint_fast64_t clock; /* changes added so far, by all */
     atomic_bool stop;
-    atomic_int arrived;         /* the start line */
-    int workers;
     dt_sharing sharing;
-    pthread_mutex_t lock;       /* of values, when locked; of sum, when averaged */
-    int64_t *sum;               /* [count] exact sum of the workers' values */
-    atomic_int added, taken, cleared; /* by how many workers, since the start */
+    pthread_mutex_t lock;       /* of values, when locked */
 } dti_hogwild;
 
 typedef struct dti_worker {
     dti_hogwild *shared;
-    int number;
-    dt_net *net;
-    dt_optimizer *opt;
+    dti_training run;
+    dt_train_desc d;
+    dt_train_result result;
     float *change;
-    dti_share share;
-    dt_progress progress;
-    double seconds, epoch_seconds[DT_MAX_EPOCHS_KEPT];
     uint64_t staleness[DT_STALENESS_BINS];
-    dt_err error;
-    char error_text[640];
-    pthread_t thread;
 } dti_worker;
 
 static void dti_hogwild_read(dti_hogwild *h, float *values) {
@@ -7985,186 +8046,150 @@ static void dti_hogwild_add(dti_hogwild *h, const float *change) {
     }
 }
 
-static dt_err dti_hogwild_step(dti_worker *w, const dt_batch *batch) {
+static void dti_hogwild_lock(dti_hogwild *h, bool on) {
+    if (h->sharing != DT_SHARE_LOCKED) return;
+    if (on) pthread_mutex_lock(&h->lock);
+    else pthread_mutex_unlock(&h->lock);
+}
+
+/* Copies the shared values, computes, adds the change; counts the changes that others have added meanwhile. */
+static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
     dti_hogwild *h = w->shared;
-    const bool locked = h->sharing == DT_SHARE_LOCKED;
-    if (h->sharing == DT_SHARE_AVERAGED) {
-        DT_TRY(dti_lone_step(w->net, batch));
-        dt_optimizer_step(w->opt);
-        return DT_OK;
-    }
-    if (locked) pthread_mutex_lock(&h->lock);
-    uint64_t seen = atomic_load_explicit(&h->clock, memory_order_relaxed);
-    dti_hogwild_read(h, w->net->values);
-    if (locked) pthread_mutex_unlock(&h->lock);
-    DT_TRY(dti_lone_step(w->net, batch));
-    dt_optimizer_change(w->opt, w->change);
-    if (locked) pthread_mutex_lock(&h->lock);
+    dti_hogwild_lock(h, true);
+    const uint64_t seen = atomic_load_explicit(&h->clock, memory_order_relaxed);
+    dti_hogwild_read(h, w->run.net->values);
+    dti_hogwild_lock(h, false);
+    DT_TRY(dti_gradient(w->run.net, batch));
+    dt_optimizer_change(w->run.opt, w->change);
+    dti_hogwild_lock(h, true);
     dti_hogwild_add(h, w->change);
-    if (locked) pthread_mutex_unlock(&h->lock);
-    uint64_t others = atomic_fetch_add_explicit(&h->clock, 1, memory_order_relaxed) - seen;
+    dti_hogwild_lock(h, false);
+    const uint64_t others = atomic_fetch_add_explicit(&h->clock, 1, memory_order_relaxed) - seen;
     ++w->staleness[others < DT_STALENESS_BINS ? others : DT_STALENESS_BINS - 1];
     return DT_OK;
 }
 
-/* Waits until every worker has passed here as often; false if the run was stopped meanwhile. */
-static bool dti_meet(dti_hogwild *h, atomic_int *count, int rounds) {
-    atomic_fetch_add(count, 1);
-    while (atomic_load(count) < rounds * h->workers && !atomic_load(&h->stop)) sched_yield();
-    return atomic_load(count) >= rounds * h->workers;
-}
-
-/* Replaces every worker's values by their average; integer sums, so that the order of the workers does not matter. */
-static dt_err dti_hogwild_average(dti_worker *w, int round) {
-    dti_hogwild *h = w->shared;
-    const size_t n = w->net->count;
-    float *values = w->net->values;
-    pthread_mutex_lock(&h->lock);
-    size_t at = dt_fixed_add(h->sum, values, n, dt_fixed_limit((size_t)h->workers));
-    pthread_mutex_unlock(&h->lock);
-    if (at < n) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)values[at]);
-    if (!dti_meet(h, &h->added, round)) return DT_OK;
-    for (size_t i = 0; i < n; ++i) values[i] = (float)((double)h->sum[i] * DT_FIXED_UNIT / h->workers);
-    if (!dti_meet(h, &h->taken, round)) return DT_OK;
-    if (w->number == 0) memset(h->sum, 0, n * sizeof *h->sum);
-    dti_meet(h, &h->cleared, round);
+static dt_err dti_hogwild_step(dti_training *run, const dt_batch *batch) {
+    dti_worker *w = run->own;
+    if (batch && w->shared->sharing == DT_SHARE_AVERAGED) {
+        DT_TRY(dti_gradient(run->net, batch));
+        dt_optimizer_step(run->opt);
+    } else if (batch) DT_TRY(dti_hogwild_change(w, batch));
+    run->stop = atomic_load_explicit(&w->shared->stop, memory_order_relaxed);
     return DT_OK;
 }
 
-static dt_err dti_hogwild_epoch(dti_worker *w, int epoch) {
-    dti_hogwild *h = w->shared;
-    dt_progress *p = &w->progress;
-    const double start = dt_now(), before = w->seconds;
-    p->epoch = epoch;
-    p->step = 0;
-    p->score = (dt_score){ 0, 0, 0 };
-    dt_batches_begin(&w->share.it, (uint32_t)epoch);
-    for (dt_batch batch; !atomic_load_explicit(&h->stop, memory_order_relaxed) && dt_batches_next(&w->share.it, &batch);) {
-        DT_TRY(dti_hogwild_step(w, &batch));
-        dt_score_add(&p->score, &w->net->score);
-        ++p->step;
-        p->samples += batch.count;
-        p->seconds = before + dt_now() - start;
-        p->epoch_ended = p->step == p->steps;
-        if (w->number == 0) {
-            dt_progress all = *p;
-            all.samples *= (uint64_t)h->workers;
-            if (!dti_tell(h->desc, &all)) atomic_store_explicit(&h->stop, true, memory_order_relaxed);
-        }
-    }
-    if (h->sharing == DT_SHARE_AVERAGED) DT_TRY(dti_hogwild_average(w, epoch + 1));
-    if (epoch < DT_MAX_EPOCHS_KEPT) w->epoch_seconds[epoch] = dt_now() - start;
-    w->seconds += dt_now() - start;
-    return DT_OK;
+static void dti_hogwild_wished(dti_training *run) {
+    dti_worker *w = run->own;
+    atomic_store_explicit(&w->shared->stop, true, memory_order_relaxed);
+    run->stop = true;
 }
 
-static void *dti_hogwild_run(void *arg) {
-    dti_worker *w = arg;
-    dti_hogwild *h = w->shared;
-    dti_cpus allowed;
-    const bool pinned = h->desc->pin && dti_cpus_get(&allowed);
-    if (pinned) dti_pin(&allowed, w->number % dt_cores()); /* the cache stays warm */
-    atomic_fetch_add(&h->arrived, 1);
-    while (atomic_load(&h->arrived) < h->workers) sched_yield(); /* start together */
-    for (int epoch = 0; epoch < h->desc->epochs && w->error == DT_OK && !atomic_load(&h->stop); ++epoch) {
-        w->error = dti_hogwild_epoch(w, epoch);
-        if (w->error != DT_OK) {
-            snprintf(w->error_text, sizeof w->error_text, "Hogwild worker %d, epoch %d, step %u: %s", w->number, epoch,
-                     (unsigned)w->progress.step, dt_error());
-            atomic_store(&h->stop, true);
-        }
-    }
-    if (pinned) (void)dti_cpus_set(&allowed); /* worker 0 is the caller's thread */
-    return NULL;
+static dt_err dti_averaged_epoch_end(dti_training *run) {
+    return dti_average_parameters(run->net, run->comm, DT_AUTO, run->stop, &run->stop);
 }
 
-static dt_err dti_worker_init(dti_worker *w, dti_hogwild *h, int number, const dt_net *net, const dt_optimizer *opt) {
+static const dti_method dti_hogwild_free = { .step = dti_hogwild_step, .wished = dti_hogwild_wished };
+static const dti_method dti_hogwild_averaged = { .step = dti_hogwild_step, .wished = dti_hogwild_wished, .epoch_end = dti_averaged_epoch_end };
+
+/* on_step is called by worker 0 alone, and told what all have done, as far as it can know. */
+static bool dti_hogwild_tell(const dt_progress *p, void *user) {
+    const dti_worker *w = user;
+    dt_progress all = *p;
+    all.samples *= (uint64_t)dt_comm_size(w->run.comm);
+    return dti_tell(w->shared->d, &all);
+}
+
+static dt_err dti_worker_begin(dti_worker *w, dti_hogwild *h, dt_comm *comm, uint32_t **index) {
+    dti_training *run = &w->run;
+    const bool averaged = h->sharing == DT_SHARE_AVERAGED, first = dt_comm_rank(comm) == 0;
     w->shared = h;
-    w->number = number;
-    if (!(w->net = dt_net_clone(net)) || !(w->opt = dt_optimizer_clone(opt, w->net))) return DT_ENOMEM;
-    if (!(w->change = dti_alloc((net->count + 1) * sizeof(float)))) return DT_ENOMEM;
-    DT_TRY(dti_share_init(&w->share, h->desc, h->desc->batch, number, h->workers));
-    w->progress = (dt_progress){ .epochs = h->desc->epochs, .steps = w->share.it.steps };
-    return DT_OK;
+    w->d = *h->d;
+    w->d.on_step = first && h->d->on_step ? dti_hogwild_tell : NULL;
+    w->d.user = w;
+    *run = (dti_training){ .method = averaged ? &dti_hogwild_averaged : &dti_hogwild_free, .own = w, .comm = comm, .d = &w->d, .result = &w->result };
+    if (!(run->net = dt_net_clone(h->net)) || !(run->opt = dt_optimizer_clone(h->opt, run->net))) return DT_ENOMEM;
+    if (!(w->change = dti_alloc((run->net->trained + 1) * sizeof(float)))) return DT_ENOMEM;
+    return dti_share_begin(run, h->d->batch, dt_comm_rank(comm), dt_comm_size(comm), index);
 }
 
-static void dti_worker_free(dti_worker *w) {
-    dti_share_free(&w->share);
+static void dti_worker_end(dti_worker *w, uint32_t *index) {
+    dti_share_end(&w->run, index);
     dti_release(w->change);
-    dt_optimizer_free(w->opt);
-    dt_net_free(w->net);
+    dt_optimizer_free(w->run.opt);
+    if (dt_comm_rank(w->run.comm) > 0) dt_net_free(w->run.net); /* worker 0's brings the averaged values back */
 }
 
-static void dti_hogwild_collect(dt_hogwild_result *result, const dti_worker *worker, const dti_hogwild *h) {
+static dt_err dti_worker_run(dti_worker *w) {
+    dt_comm *comm = w->run.comm;
+    dti_cpus allowed;
+    const bool pinned = w->d.pin && dti_cpus_get(&allowed);
+    if (pinned) dti_pin(&allowed, dt_comm_rank(comm) % dt_cores()); /* the cache stays warm */
+    dt_err error = dt_barrier(comm);                                /* start together */
+    if (error == DT_OK) error = dti_run_epochs(&w->run);
+    if (pinned) (void)dti_cpus_set(&allowed);                       /* worker 0 is the caller's thread */
+    if (error == DT_OK) return DT_OK;
+    atomic_store(&w->shared->stop, true);
+    return dti_fail(error, "Hogwild worker %d, epoch %d, step %u: %s", dt_comm_rank(comm), w->run.p.epoch,
+                    (unsigned)w->run.p.step, dt_error());
+}
+
+static dt_err dti_worker_main(dt_comm *comm, void *shared) {
+    dti_hogwild *h = shared;
+    dti_worker *w = &h->worker[dt_comm_rank(comm)];
+    uint32_t *index = NULL;
+    dt_err error = dti_worker_begin(w, h, comm, &index);
+    if (error == DT_OK) error = dti_worker_run(w);
+    dti_worker_end(w, index);
+    return error;
+}
+
+static void dti_hogwild_collect(dt_hogwild_result *result, const dti_hogwild *h, int workers) {
     dt_train_result *t = &result->train;
-    for (int i = 0; i < h->workers; ++i) {
-        const dti_worker *w = &worker[i];
-        if (i < 64) result->worker_seconds[i] = w->seconds;
-        if (w->seconds > t->seconds) t->seconds = w->seconds;
-        t->samples += w->progress.samples;
-        dt_score_add(&t->score, &w->progress.score);
+    for (int i = 0; i < workers; ++i) {
+        const dti_worker *w = &h->worker[i];
+        if (i < 64) result->worker_seconds[i] = w->result.seconds;
+        if (w->result.seconds > t->seconds) t->seconds = w->result.seconds;
+        t->samples += w->result.samples;
+        dt_score_add(&t->score, &w->result.score);
         for (int b = 0; b < DT_STALENESS_BINS; ++b) result->staleness[b] += w->staleness[b];
         for (int e = 0; e < DT_MAX_EPOCHS_KEPT; ++e)
-            if (w->epoch_seconds[e] > t->epoch_seconds[e]) t->epoch_seconds[e] = w->epoch_seconds[e];
+            if (w->result.epoch_seconds[e] > t->epoch_seconds[e]) t->epoch_seconds[e] = w->result.epoch_seconds[e];
     }
-    t->epochs = worker[0].progress.epoch + 1;
-    t->stopped = atomic_load(&((dti_hogwild *)(uintptr_t)h)->stop);
+    t->epochs = h->worker[0].result.epochs;
+    t->stopped = h->worker[0].result.stopped;
 }
 
-/* Starts the threads; should one not start, the start line is lowered to those that did. */
-static dt_err dti_hogwild_threads(dti_hogwild *h, dti_worker *worker) {
-    int started = 1, failed = 0; /* worker 0 runs on the caller's thread */
-    for (; started < h->workers && !failed; started += !failed)
-        failed = pthread_create(&worker[started].thread, NULL, dti_hogwild_run, &worker[started]);
-    if (failed) {
-        atomic_store(&h->stop, true);
-        atomic_fetch_add(&h->arrived, h->workers); /* lets the started ones through */
-    }
-    dti_hogwild_run(&worker[0]);
-    for (int i = 1; i < started; ++i) pthread_join(worker[i].thread, NULL);
-    return failed ? dti_fail(DT_ENOMEM, "Hogwild: thread %d of %d could not be started", started, h->workers) : DT_OK;
-}
-
-/* Shared memory for the run, behind one another: the values, and the sum if workers average. */
-static dt_err dti_hogwild_init(dti_hogwild *h, const dt_net *net) {
+static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h, dt_hogwild_result *result) {
+    const size_t bytes = net->trained * sizeof(float);
     h->pairs = (net->trained + 1) / 2;
+    h->worker = dti_alloc((size_t)workers * sizeof *h->worker);
     h->values = dti_alloc(h->pairs * sizeof *h->values);
-    h->sum = h->sharing == DT_SHARE_AVERAGED ? dti_alloc(net->count * sizeof *h->sum) : NULL;
-    if (!h->values || (h->sharing == DT_SHARE_AVERAGED && !h->sum)) return DT_ENOMEM;
-    memcpy((void *)(uintptr_t)h->values, net->values, net->trained * sizeof(float)); /* no thread runs yet */
-    return pthread_mutex_init(&h->lock, NULL) ? dti_fail(DT_ENOMEM, "Hogwild: no lock") : DT_OK;
-}
-
-static dt_err dti_hogwild_train(dt_net *net, const dt_optimizer *opt, dti_hogwild *h, dti_worker *worker, dt_hogwild_result *result) {
-    for (int i = 0; i < h->workers; ++i) DT_TRY(dti_worker_init(&worker[i], h, i, net, opt));
-    DT_TRY(dti_hogwild_threads(h, worker));
-    for (int i = 0; i < h->workers; ++i)
-        if (worker[i].error != DT_OK) return dti_fail(worker[i].error, "%s", worker[i].error_text);
-    const void *end = h->sharing == DT_SHARE_AVERAGED ? worker[0].net->values : (void *)(uintptr_t)h->values;
-    memcpy(net->values, end, net->trained * sizeof(float));
-    dti_hogwild_collect(result, worker, h);
+    if (!h->worker || !h->values) return DT_ENOMEM;
+    memcpy((void *)(uintptr_t)h->values, net->values, bytes); /* no thread runs yet */
+    DT_TRY(dt_run_ranks(workers, dti_worker_main, h));
+    const bool averaged = h->sharing == DT_SHARE_AVERAGED;
+    memcpy(net->values, averaged ? h->worker[0].run.net->values : (const float *)(uintptr_t)h->values, bytes);
+    dti_hogwild_collect(result, h, workers);
     return DT_OK;
 }
 
 DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *d,
                               dt_hogwild_result *result) {
+    dti_hogwild h = { .net = net, .opt = opt, .d = d, .sharing = sharing };
     memset(result, 0, sizeof *result);
     DT_TRY(dti_check_train(net, d));
     if (workers < 1 || workers > 1024) return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
     if (d->batch > (uint32_t)net->max_groups * DT_LANES)
         return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch, net->max_groups * DT_LANES);
-    dti_hogwild shared = { .desc = d, .workers = workers, .sharing = sharing };
-    dti_worker *worker = dti_alloc((size_t)workers * sizeof *worker);
-    if (!worker) return DT_ENOMEM;
-    dt_err error = dti_hogwild_init(&shared, net);
-    if (error == DT_OK) {
-        error = dti_hogwild_train(net, opt, &shared, worker, result);
-        pthread_mutex_destroy(&shared.lock);
-    }
-    for (int i = 0; i < workers; ++i) dti_worker_free(&worker[i]);
-    dti_release((void *)(uintptr_t)shared.values);
-    dti_release(shared.sum);
-    dti_release(worker);
+    if (d->data->count < (uint32_t)workers)
+        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)d->data->count, workers);
+    if (pthread_mutex_init(&h.lock, NULL)) return dti_fail(DT_ENOMEM, "Hogwild: no lock");
+    dt_err error = dti_hogwild_train(net, workers, &h, result);
+    pthread_mutex_destroy(&h.lock);
+    if (h.worker) dt_net_free(h.worker[0].run.net);
+    dti_release((void *)(uintptr_t)h.values);
+    dti_release(h.worker);
     return error;
 }
 

@@ -128,6 +128,24 @@ static dt_err float_sums_are_near(dt_comm *comm, void *arg) {
 }
 
 /* One rank asks to stop; all stop, with the same values. */
+/* The last rank's wish to stop is heard by all at the next average, in the middle of an epoch. */
+static dt_err psgd_stops_at_an_average(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_net *net;
+    dt_train_result r;
+    told t = { .orderly = true, .stop_at = dt_comm_rank(comm) == dt_comm_size(comm) - 1 ? 2 : 0 };
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 5, .batch = 16, .average_every = 3,
+                                                           .on_step = listen, .user = &t }, &r));
+    need(r.stopped && r.epochs == 1);
+    need(t.calls == 3);
+    DT_TRY(dt_check_replicas(net, comm));
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
 static dt_err stops_together(dt_comm *comm, void *arg) {
     (void)arg;
     dt_net *net;
@@ -386,6 +404,7 @@ static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ra
     { "synchronous SGD equals the loop on one core", sync_equals_the_loop },
     { "float sums are near", float_sums_are_near },
     { "one rank's wish stops all", stops_together },
+    { "PSGD stops at an average", psgd_stops_at_an_average },
     { "broadcast, and the check of the replicas", broadcast_and_replicas },
     { "parameters are averaged", averages_parameters },
     { "evaluation counts each sample once", evaluates_each_once },
