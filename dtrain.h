@@ -4467,6 +4467,7 @@ struct dt_comm {
     int        rank, size, here, hosts;                  /* here: how many ranks share this host */
     int        away;                                     /* the number of our host; rank 0 is on number 0 */
     char     (*host)[DTI_HOST];                          /* of each rank */
+    uint64_t  *compared;                                 /* two hashes of each rank: dt_comm_same [S8.8] */
     dt_algorithm algorithm;                              /* what DT_AUTO means; DT_AUTO: the best */
     int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for messages
                                                             and for memory */
@@ -4742,8 +4743,9 @@ static const dti_backend dti_threads = { "threads", dti_threads_post, dti_thread
 static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     dt_comm *c = dti_alloc(sizeof *c);
     if (!c) return NULL;
-    c->host = dti_alloc((size_t)size * sizeof *c->host);
+    c->host = dti_alloc((size_t)size * (sizeof *c->host + 2 * sizeof *c->compared));
     if (!c->host) return dti_release(c), NULL;
+    c->compared = (uint64_t *)(void *)(c->host + size);
     c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
     c->pulse = &c->own_pulse;
     c->own_pulse.step = -1;
@@ -5854,28 +5856,26 @@ DT_API void dt_comm_complaint(const dt_comm *c, char *text, size_t size) {
 
 /* The rank whose value differs from most; -1 if none does. */
 static int dti_odd_one(const uint64_t *all, size_t stride, int p) {
-    int best = 0, most = 0;
-    for (int r = 0; r < p; ++r) {
+    int best = 0, most = 0, alike = 1;
+    while (alike < p && all[(size_t)alike * stride] == all[0]) ++alike;
+    for (int r = 0; r < p && alike < p; ++r) {
         int same = 0;
         for (int s = 0; s < p; ++s) same += all[(size_t)s * stride] == all[(size_t)r * stride];
         if (same > most) most = same, best = r;
     }
-    for (int r = 0; r < p; ++r)
+    for (int r = 0; r < p && alike < p; ++r)
         if (all[(size_t)r * stride] != all[(size_t)best * stride]) return r;
     return -1;
 }
 
 DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
-    uint64_t mine[2] = { hash, dt_hash(what, strlen(what), 0) };
-    uint64_t *all = c->size > 1 ? dti_alloc((size_t)c->size * sizeof mine) : NULL;
+    const uint64_t mine[2] = { hash, dt_hash(what, strlen(what), 0) };
     if (c->size == 1) return DT_OK;
-    if (!all) return DT_ENOMEM;
-    dt_err error = dt_allgather(c, mine, sizeof mine, all);
-    int other = error == DT_OK ? dti_odd_one(all + 1, 2, c->size) : -1, odd = error == DT_OK ? dti_odd_one(all, 2, c->size) : -1;
-    dti_release(all);
+    DT_TRY(dt_allgather(c, mine, sizeof mine, c->compared));
+    const int other = dti_odd_one(c->compared + 1, 2, c->size), odd = dti_odd_one(c->compared, 2, c->size);
     if (other >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) is elsewhere in the program: it does not compare \"%s\"", other, c->host[other], what);
     if (odd >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) differs from the others in %s", odd, c->host[odd], what);
-    return error;
+    return DT_OK;
 }
 
 /* ---- heartbeats between hosts ----
@@ -7558,27 +7558,13 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     return error;
 }
 
-static uint64_t dti_param_hash(const dt_param *p) {
-    return dt_hash(p->value.data, dt_tensor_count(&p->value) * sizeof(float), 0);
-}
-
 DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
-    const int ranks = dt_comm_size(comm);
-    uint64_t mine = dt_net_hash(net), all[256];
-    if (ranks == 1) return DT_OK;
-    if (ranks > 256) return dti_fail(DT_EARG, "replica check: %d ranks, at most 256", ranks);
-    DT_TRY(dt_allgather(comm, &mine, sizeof mine, all));
-    int odd = 1;
-    while (odd < ranks && all[odd] == all[0]) ++odd;
-    if (odd == ranks) return DT_OK;
-    for (int i = 0; i < net->params; ++i) { /* every rank sees the same hashes, so all take this way together */
-        mine = dti_param_hash(&net->param[i]);
-        DT_TRY(dt_allgather(comm, &mine, sizeof mine, all));
-        for (int r = 1; r < ranks; ++r)
-            if (all[r] != all[0])
-                return dti_fail(DT_ECOMM, "rank %d (%s) has other values than rank 0 in %s", r, dt_comm_host(comm, r), net->param[i].name);
+    const dt_err error = dt_comm_same(comm, "parameters", dt_net_hash(net));
+    for (int i = 0; i < net->params && error == DT_ECOMM; ++i) { /* every rank has met it, so all look for the tensor together */
+        const dt_param *p = &net->param[i];
+        DT_TRY(dt_comm_same(comm, p->name, dt_hash(p->value.data, dt_tensor_count(&p->value) * sizeof(float), 0)));
     }
-    return dti_fail(DT_ECOMM, "rank %d has other values than rank 0", odd);
+    return error;
 }
 #endif
 
