@@ -2334,7 +2334,7 @@ typedef struct dti_layer_class {
     int reads;                          /* in backward: a sum of DTI_READS_ */
     bool in_place;                      /* y may lie where x lies, and dx where dy lies */
     bool keeps_sign;                    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
-    bool whole_batch;                   /* better, or only right, over all lane groups at once [S6.4] */
+    bool whole_batch;                   /* better, or only right, over all lane groups at once [S6.5] */
     bool adds;                          /* backward adds to dx where op->add_dx or op->add_dx2 says so */
     double (*macs)(const dti_layer *l); /* multiply-adds of one image's forward pass; NULL: 0 */
     void (*pack)(const dti_op *op, const float *values);                /* parameters as the kernels read them, once a step */
@@ -2370,7 +2370,7 @@ struct dti_layer {
 /* A tensor of all lane groups: group g begins at + g * stride. stride 0: one buffer serves every group in turn. */
 typedef struct dti_lanes { float *at; size_t stride; } dti_lanes;
 
-/* A line of the plan: what is done in a layer's place, or in the place of several that a pattern has fused [S6.3]. */
+/* A line of the plan: what is done in a layer's place, or in the place of several that a pattern has fused [S6.2]. */
 struct dti_op {
     const dti_layer_class *class;
     const dti_layer *layer;  /* whose parameters and description these are: the first of the fused */
@@ -4059,7 +4059,7 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer);
                      between two tests: a cool machine, and late by the time it takes to wake
    The default spins for a few microseconds where every rank has a core of its own, then yields for a millisecond, then
    sleeps. Where ranks outnumber cores and who waits can be woken, it yields ten times and then sleeps: of three ranks on a
-   core, two that only yield keep taking turns with each other. And where training has given each rank its core [S10.2], of
+   core, two that only yield keep taking turns with each other. And where training has given each rank its core [S10.3], of
    those who wait on one core all sleep but the last, which spins: nobody else could use the core, and to wake an idle one
    takes 45 microseconds in this virtual machine. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2,
    medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90.
@@ -4402,7 +4402,7 @@ typedef struct dti_comm_line {
     _Alignas(64) _Atomic uint64_t read;
 } dti_comm_line;
 
-/* Where ranks wait for one another: place 0, until training gives each core one of its own [S10.2]. */
+/* Where ranks wait for one another: place 0, until training gives each core one of its own [S10.3]. */
 typedef struct dti_place {
     _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers are woken */
     _Atomic uint32_t ranks;           /* that belong here */
@@ -4658,7 +4658,7 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
     int failed = c->board ? atomic_load_explicit(&c->board->failed, memory_order_acquire) : 0;
     if (failed) return dti_give_up(c, failed - 1);
     DTI_SET(c->pulse->ticks, ++c->ticks);
-    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake: see [S10.2] */
+    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake: see [S10.3] */
     const dti_place *here = c->on_memory && c->place && c->wait_auto ? &c->block->place[c->place] : NULL;
     const int spins = !here ? c->spins : dti_awake(here) > 1 ? 0 : 20000;
     if (tries < spins) {

@@ -1,4 +1,4 @@
-// Chapter 5. Backwards through the net                         uses [S2] [S5.4] [S5.5] [S5.7] [S6.1]
+// Chapter 5. Backwards through the net                         uses [S2] [S5.4] [S5.5] [S5.8] [S6.1]
 //
 // You will learn   to turn each forward line around; to prove a gradient right with nothing but the loss
 // New since ch03   about 200 lines
