@@ -7934,7 +7934,7 @@ static dt_err dti_psgd_end(dti_training *run) {
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
     dti_training run = { .method = &dti_psgd, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
     const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
-    uint32_t *index;
+    uint32_t *index = NULL;
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(net, d));
     DT_TRY(dti_check_alike(net, opt, comm, d));
