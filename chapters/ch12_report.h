@@ -56,47 +56,74 @@ static worker_row *row_of(report_data *d, const char *method, int workers) {
     return NULL;
 }
 
+enum { RUN_FIELDS = 12, EPOCH_FIELDS = 7 }; // of write_rows
+
+// Cuts a row at its commas; false if it has another number of fields. sscanf would read its numbers by the locale.
+static bool split(char *row, char *field[], int fields) {
+    row[strcspn(row, "\r\n")] = '\0';
+    for (int i = 0; i < fields; ++i) {
+        field[i] = row;
+        row += strcspn(row, ",");
+        if ((*row == ',') != (i + 1 < fields)) return false;
+        if (*row) *row++ = '\0';
+    }
+    return true;
+}
+
+// The numbers that stand in some of a row's fields.
+static bool numbers_in(char *const field[], const int *which, int n, double *value) {
+    for (int i = 0; i < n; ++i)
+        if (dt_number_parse(field[which[i]], &value[i]) != DT_OK) return false;
+    return true;
+}
+
+static dt_err add_run(report_data *d, char *const field[], const char *path, int line) {
+    static const int which[6] = { 1, 2, 4, 6, 7, 10 };
+    double v[6]; // workers, cores, epochs, seconds, images a second, accuracy
+    if (!numbers_in(field, which, 6, v) || v[0] < 1.0 || v[2] < 1.0)
+        return dti_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, line);
+    worker_row *row = row_of(d, field[0], (int)v[0]);
+    if (!row) return DT_OK;
+    if (d->dataset[0] && strncmp(d->dataset, field[3], sizeof d->dataset - 1) != 0)
+        return dti_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path, d->dataset, field[3]);
+    if (d->cores && d->cores != (int)v[1])
+        return dti_fail(DT_EDATA, "%s: rows of %d and of %d cores cannot go into one chart", path, d->cores, (int)v[1]);
+    snprintf(d->dataset, sizeof d->dataset, "%s", field[3]);
+    d->cores = (int)v[1];
+    d->images = floor(v[4] * v[3] / v[2] + 0.5);
+    row->epochs = (int)v[2];
+    add_sample(&row->seconds, v[3]);
+    add_sample(&row->accuracy, v[5]);
+    snprintf(row->hash, sizeof row->hash, "%s", row->runs && strcmp(row->hash, field[11]) != 0 ? "varies" : field[11]);
+    ++row->runs;
+    return DT_OK;
+}
+
 static dt_err read_runs(report_data *d, const char *path) {
-    char line[512], method[16], dataset[64], hash[24];
-    int workers, cores, epochs, batch, number = 0;
-    double seconds, images, train_loss, test_loss, accuracy;
+    char line[512], *field[RUN_FIELDS];
+    int number = 0;
+    dt_err error = DT_OK;
     FILE *f = fopen(path, "r");
     if (!f) return dti_fail(DT_EIO, "%s: cannot be read; run ch12 with --csv %s first", path, path);
-    while (fgets(line, sizeof line, f)) {
+    while (error == DT_OK && fgets(line, sizeof line, f)) {
         if (++number == 1) continue; // the header
-        if (sscanf(line, "%15[^,],%d,%d,%63[^,],%d,%d,%lf,%lf,%lf,%lf,%lf,%23s", method, &workers, &cores, dataset, &epochs, &batch,
-                   &seconds, &images, &train_loss, &test_loss, &accuracy, hash) != 12) {
-            fclose(f);
-            return dti_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
-        }
-        worker_row *row = row_of(d, method, workers);
-        if (!row) continue;
-        if (d->dataset[0] && strcmp(d->dataset, dataset) != 0) {
-            fclose(f);
-            return dti_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path, d->dataset, dataset);
-        }
-        memcpy(d->dataset, dataset, sizeof dataset);
-        d->cores = cores;
-        d->images = floor(images * seconds / epochs + 0.5);
-        row->epochs = epochs;
-        add_sample(&row->seconds, seconds);
-        add_sample(&row->accuracy, accuracy);
-        snprintf(row->hash, sizeof row->hash, "%s", row->runs && strcmp(row->hash, hash) != 0 ? "varies" : hash);
-        ++row->runs;
+        error = split(line, field, RUN_FIELDS) ? add_run(d, field, path, number)
+                                               : dti_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
     }
     fclose(f);
+    if (error != DT_OK) return error;
     return d->dataset[0] ? DT_OK : dti_fail(DT_EDATA, "%s: holds no runs", path);
 }
 
 static void read_epochs(report_data *d, const char *path) { // absent: the runs' own times are used
-    char line[512], method[16], dataset[64];
-    int workers, cores, epoch;
-    double seconds, images;
+    static const int which[2] = { 1, 5 };
+    char line[512], *field[EPOCH_FIELDS];
+    double v[2]; // workers, seconds
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "%15[^,],%d,%d,%63[^,],%d,%lf,%lf", method, &workers, &cores, dataset, &epoch, &seconds, &images) != 7) continue;
-        worker_row *row = row_of(d, method, workers);
-        if (row) add_sample(&row->epoch_seconds, seconds);
+        if (!split(line, field, EPOCH_FIELDS) || !numbers_in(field, which, 2, v)) continue;
+        worker_row *row = row_of(d, field[0], (int)v[0]);
+        if (row) add_sample(&row->epoch_seconds, v[1]);
     }
     if (f) fclose(f);
     for (int m = 0; m < 3; ++m)
