@@ -145,12 +145,6 @@ static bool same_hash(const method_rows *m) {
     return m->n > 0 && strcmp(m->row[0].hash, "varies") != 0;
 }
 
-static const worker_row *row_with(const method_rows *m, int workers) {
-    for (int i = 0; i < m->n; ++i)
-        if (m->row[i].workers == workers) return &m->row[i];
-    return NULL;
-}
-
 static void accuracy_range(const method_rows *m, double *low, double *high) {
     *low = 1.0;
     *high = 0.0;
@@ -187,44 +181,33 @@ static void print_table(const report_data *d, const method_rows *m) {
 
 // ---- Comment
 
-static void print_speed_comment(const method_rows *m, int cores) {
-    int best = 0;
-    for (int i = 1; i < m->n; ++i)
-        if (speedup(m, i) > speedup(m, best)) best = i;
-    if (m->n < 2 || m->row[0].workers != 1) return;
-    const worker_row *full = row_with(m, cores), *last = &m->row[m->n - 1];
-    printf("%s: fastest with %d workers, %.2f times one worker.", m->name, m->row[best].workers, speedup(m, best));
-    if (full && last->workers > cores) {
-        const double at_full = speedup(m, (int)(full - m->row)), at_last = speedup(m, m->n - 1);
-        printf(" With %d, one for each core, it is %.2f; beyond, the workers share the same %d cores: with %d it is %.2f", cores, at_full,
-               cores, last->workers, at_last);
-        printf(at_last > 0.95 * at_full ? ", about the same: they\n  never wait for each other." : ", and what\n"
-               "  is lost is waiting for the one that has not had its turn, and work that does not divide evenly.");
+// The numbers that says.h chooses its words by.
+typedef struct figures { int n, workers[MAX_WORKERS]; double speed[MAX_WORKERS], seconds[MAX_WORKERS], low, high; } figures;
+
+static figures figures_of(const method_rows *m) {
+    figures f = { .n = m->n };
+    for (int i = 0; i < m->n; ++i) {
+        f.workers[i] = m->row[i].workers;
+        f.speed[i] = speedup(m, i);
+        f.seconds[i] = spread_of(&m->row[i].epoch_seconds).median;
     }
-    printf("\n");
+    accuracy_range(m, &f.low, &f.high);
+    return f;
 }
 
 static void print_comment(const report_data *d) {
-    const method_rows *sync = &d->method[0], *psgd = &d->method[1], *hogwild = &d->method[2];
-    double low, high;
+    char text[400];
     printf("\nComment\n");
-    for (int m = 0; m < 3; ++m) print_speed_comment(&d->method[m], d->cores);
-    if (sync->n > 1) {
-        accuracy_range(sync, &low, &high);
-        if (same_hash(sync)) printf("%s: every number of workers ends with the same parameters, bit for bit, and %.2f %% accuracy.\n", sync->name, 100 * low);
-        else printf("%s: accuracy between %.2f and %.2f %%; the parameters differ between numbers of workers.\n", sync->name, 100 * low, 100 * high);
-    }
-    if (psgd->n > 1) {
-        const worker_row *first = &psgd->row[0], *last = &psgd->row[psgd->n - 1];
-        printf("%s: accuracy goes from %.2f %% with %d worker%s to %.2f %% with %d: each sees only its share of the data, and the one average\n"
-               "  at the end lies between nets that went their own ways.\n", psgd->name, 100 * spread_of(&first->accuracy).median, first->workers,
-               first->workers == 1 ? "" : "s", 100 * spread_of(&last->accuracy).median, last->workers);
-    }
-    if (hogwild->n > 1) {
-        accuracy_range(hogwild, &low, &high);
-        printf("%s: median accuracy between %.2f and %.2f %% after one pass over the data, shared by all workers; changes computed on\n"
-               "  parameters that others have moved meanwhile, and changes lost, cost %s.\n", hogwild->name, 100 * low, 100 * high,
-               high - low < 0.01 ? "less than a point here" : "what the table shows");
+    for (int k = 0; k < 3; ++k) {
+        const method_rows *m = &d->method[k];
+        const figures f = figures_of(m);
+        if (m->n < 2) continue;
+        const worker_row *first = &m->row[0], *last = &m->row[m->n - 1];
+        say_speed((says_method)k, m->name, f.n, f.workers, f.speed, d->cores, text, sizeof text);
+        if (*text) printf("%s\n", text);
+        if (k == SAYS_SYNC) say_same_bits(m->name, same_hash(m), f.low, f.high, text, sizeof text);
+        else say_accuracy((says_method)k, m->name, first->workers, spread_of(&first->accuracy).median, last->workers, spread_of(&last->accuracy).median, text, sizeof text);
+        printf("%s\n", text);
     }
 }
 
@@ -247,30 +230,15 @@ static void add_series(dt_chart *chart, const method_rows *m, enum what what) {
 
 static void report_title(const report_data *d, enum what what, char *title, size_t size) {
     const method_rows *sync = &d->method[0], *psgd = &d->method[1];
-    double low = 0, high = 0;
-    int best = 0, used;
-    accuracy_range(sync, &low, &high);
-    for (int i = 1; i < sync->n; ++i)
-        if (speedup(sync, i) > speedup(sync, best)) best = i;
-    if (sync->n == 0) snprintf(title, size, "%s: %s", d->dataset, what == ACCURACY ? "accuracy" : "training time");
-    else if (what == SPEEDUP && best > 0)
-        snprintf(title, size, "%s: %d ranks train %.2f times as fast as one; more ranks than the %d core%s gain nothing", d->dataset,
-                 sync->row[best].workers, speedup(sync, best), d->cores, d->cores == 1 ? "" : "s");
-    else if (what == SPEEDUP) snprintf(title, size, "%s: on %d core%s, more ranks do not train faster", d->dataset, d->cores, d->cores == 1 ? "" : "s");
-    else if (what == EPOCH_SECONDS)
-        snprintf(title, size, "%s: an epoch of %.0f images takes %.2f s on one rank and %.2f s on %d", d->dataset, d->images,
-                 spread_of(&sync->row[0].epoch_seconds).median, spread_of(&sync->row[best].epoch_seconds).median, sync->row[best].workers);
-    else {
-        used = same_hash(sync) ? snprintf(title, size, "%s: summing gradients keeps %.2f %% for every number of workers", d->dataset, 100 * low)
-                               : snprintf(title, size, "%s: summing gradients gives %.2f to %.2f %%", d->dataset, 100 * low, 100 * high);
-        if (psgd->n > 1 && used > 0 && (size_t)used < size)
-            snprintf(title + used, size - (size_t)used, "; one average at the end gives %.1f %% with %d", 100 * spread_of(&psgd->row[psgd->n - 1].accuracy).median,
-                     psgd->row[psgd->n - 1].workers);
-    }
+    const figures f = figures_of(sync);
+    const worker_row *most = psgd->n ? &psgd->row[psgd->n - 1] : NULL;
+    if (what == SPEEDUP) say_speed_title(d->dataset, f.n, f.workers, f.speed, d->cores, title, size);
+    else if (what == EPOCH_SECONDS) say_epoch_title(d->dataset, d->images, f.n, f.workers, f.seconds, title, size);
+    else say_accuracy_title(d->dataset, f.n, same_hash(sync), f.low, f.high, most ? most->workers : 0, most ? spread_of(&most->accuracy).median : 0.0, title, size);
 }
 
 static dt_err draw(const report_data *d, enum what what, const char *stem, const char *ending) {
-    static const char *const y_label[] = { "seconds an epoch", "speedup over one worker of the same method", "accuracy on the 10 000 test images" };
+    static const char *const y_label[] = { "seconds an epoch", "speedup over one worker of the same method", "test accuracy" };
     char title[256], path[600], subtitle[160];
     report_title(d, what, title, sizeof title);
     snprintf(path, sizeof path, "%s_%s.png", stem, ending);

@@ -4,6 +4,7 @@
 #define CHAPTER_H
 
 #include "../dtrain.h"
+#include "says.h"
 
 #include <getopt.h>
 #include <math.h>

@@ -60,7 +60,7 @@ build/tests/make_idx: tests/make_idx.c dtrain.h tests/tests.mk
 	gcc $(TEST_BASE) -O1 -o $@ $< $(LDLIBS)
 
 #   these test what the chapters have, too
-build/tests/gcc/test_locale build/tests/aarch64/test_locale: $(wildcard chapters/*.h)
+build/tests/gcc/test_locale build/tests/gcc/test_says build/tests/aarch64/test_locale build/tests/aarch64/test_says: $(wildcard chapters/*.h)
 
 #   two compilations at once; what they print stays together
 test:
