@@ -155,6 +155,12 @@ static void accuracy_range(const method_rows *m, double *low, double *high) {
     }
 }
 
+static double widest_range(const method_rows *m) { // of the accuracies that runs of one number of workers had
+    double widest = 0.0;
+    for (int i = 0; i < m->n; ++i) widest = fmax(widest, spread_of(&m->row[i].accuracy).max - spread_of(&m->row[i].accuracy).min);
+    return widest;
+}
+
 // ---- Tables. The last two columns are the lab report's own, PyTorch on a 4-core laptop; its accuracy with several
 // ---- workers fell because it threw the all-reduced sum away, and Hogwild's was taken with dropout on.
 
@@ -206,7 +212,8 @@ static void print_comment(const report_data *d) {
         say_speed((says_method)k, m->name, f.n, f.workers, f.speed, d->cores, text, sizeof text);
         if (*text) printf("%s\n", text);
         if (k == SAYS_SYNC) say_same_bits(m->name, same_hash(m), f.low, f.high, text, sizeof text);
-        else say_accuracy((says_method)k, m->name, first->workers, spread_of(&first->accuracy).median, last->workers, spread_of(&last->accuracy).median, text, sizeof text);
+        else say_accuracy((says_method)k, m->name, first->workers, spread_of(&first->accuracy).median, last->workers,
+                          spread_of(&last->accuracy).median, widest_range(m), text, sizeof text);
         printf("%s\n", text);
     }
 }

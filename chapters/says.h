@@ -88,13 +88,13 @@ SAYS void say_speed_title(const char *data, int n, const int *workers, const dou
     if (n < 2 || workers[0] != 1) { say(text, size, "%s: speed by number of workers", data); return; }
     const int best = fastest(n, speed), full = last_within(n, workers, cores);
     if (pace_of(speed[best]) != FASTER) {
-        say(text, size, "%s: %d to %d ranks on %d core%s train no faster than one", data, workers[1], workers[n - 1], cores, plural(cores));
+        say(text, size, "%s: %d to %d synchronous ranks on %d core%s train no faster than one", data, workers[1], workers[n - 1], cores, plural(cores));
         return;
     }
-    say(text, size, "%s: %d ranks train %.2f times as fast as one", data, workers[best], speed[best]);
+    say(text, size, "%s: %d synchronous ranks train %.2f times as fast as one", data, workers[best], speed[best]);
     if (full < 0 || full == n - 1) return; // nobody shared a core
     if (best > full) say(text, size, "; %d on the %d core%s, %.2f times", workers[full], cores, plural(cores), speed[full]);
-    else say(text, size, "; more ranks than the %d core%s gain nothing", cores, plural(cores));
+    else say(text, size, "; more than the %d core%s gain nothing", cores, plural(cores));
 }
 
 // seconds of an epoch with workers[i] ranks
@@ -104,7 +104,7 @@ SAYS void say_epoch_title(const char *data, double images, int n, const int *wor
         if (seconds[i] < seconds[best]) best = i;
     text[0] = '\0';
     if (n == 0) { say(text, size, "%s: training time", data); return; }
-    say(text, size, "%s: an epoch of %.0f images takes %.2f s on %d rank%s", data, images, seconds[0], workers[0], plural(workers[0]));
+    say(text, size, "%s: synchronous SGD takes %.2f s for an epoch of %.0f images on %d rank%s", data, seconds[0], images, workers[0], plural(workers[0]));
     if (best > 0) say(text, size, ", and at best %.2f s, on %d", seconds[best], workers[best]);
     else if (n > 1) say(text, size, ", and no less on more");
 }
@@ -126,15 +126,17 @@ SAYS void say_same_bits(const char *name, bool same, double low, double high, ch
     else say(text, size, "%s: accuracy between %.2f and %.2f %%; the parameters differ between numbers of workers.", name, 100.0 * low, 100.0 * high);
 }
 
-// How accuracy moves from few workers to many, and by what the method could move it.
-SAYS void say_accuracy(says_method method, const char *name, int first, double from, int last, double to, char *text, size_t size) {
+// How accuracy moves from few workers to many, and by what the method could move it. Runs that differ by `range` among
+// themselves (Hogwild's do) tell no smaller difference.
+SAYS void say_accuracy(says_method method, const char *name, int first, double from, int last, double to, double range, char *text, size_t size) {
     static const char *const because[] = { "Gradients are summed in every step.", "Each rank sees only its share of the data between two averages.",
                                            "Workers compute changes on parameters that others move meanwhile." };
     const double points = 100.0 * (to - from);
     text[0] = '\0';
     say(text, size, "%s: accuracy ", name);
-    if (fabs(points) < 0.1) say(text, size, "is about the same, %.2f %% with %d worker%s and %.2f %% with %d.", 100.0 * from, first, plural(first), 100.0 * to, last);
+    if (fabs(points) < fmax(0.1, 100.0 * range)) say(text, size, "is about the same, %.2f %% with %d worker%s and %.2f %% with %d.", 100.0 * from, first, plural(first), 100.0 * to, last);
     else say(text, size, "%s from %.2f %% with %d worker%s to %.2f %% with %d.", points < 0.0 ? "falls" : "rises", 100.0 * from, first, plural(first), 100.0 * to, last);
+    if (range >= 0.001) say(text, size, " Runs of one number of workers differ by up to %.1f points.", 100.0 * range);
     say(text, size, " %s", because[method]);
 }
 

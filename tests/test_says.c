@@ -114,7 +114,7 @@ static void hold_speed_title(says_method method, int n, const int *workers, cons
     RULE(says("no faster") == (most <= 1.05), "most %g", most);
     RULE(isnan(said) == (most <= 1.05) && (isnan(said) || near(said, most, 2)), "most %g", most);
     if (says("gain nothing")) RULE(beyond > 0.0 && beyond <= within, "within %g, beyond %g", within, beyond); /* so the fastest is not one of them */
-    const double ranks = before("ranks train");
+    const double ranks = before("synchronous ranks train");
     RULE(isnan(ranks) || (fabs(speed[(int)ranks - 1] - most) < 1e-12), "fastest");
     RULE(isnan(ranks) || !says("gain nothing") || (int)ranks <= cores, "ranks %g", ranks);
 }
@@ -127,7 +127,7 @@ static void hold_epoch_title(says_method method, int n, const int *workers, cons
     sound();
     double least = seconds[0];
     for (int i = 1; i < n; ++i) least = fmin(least, seconds[i]);
-    RULE(near(before("s on"), seconds[0], 2), "first");
+    RULE(near(before("s for"), seconds[0], 2), "first");
     RULE(says("at best") == (least < seconds[0]), "least %g", least);
     RULE(isnan(before("s, on")) || near(before("s, on"), least, 2), "least %g", least);
     RULE(says("no less") == (n > 1 && least >= seconds[0]), "least %g", least);
@@ -146,7 +146,7 @@ static void what_was_said_wrong(void **state) {
     static const int five[] = { 1, 2, 3, 4, 5 };
     static const double slow[] = { 1, 1.02, 1.05, 1.09, 1.14 };
     say_speed_title("MNIST", 5, five, slow, 2, text, sizeof text);
-    assert_string_equal(text, "MNIST: 5 ranks train 1.14 times as fast as one; 2 on the 2 cores, 1.02 times");
+    assert_string_equal(text, "MNIST: 5 synchronous ranks train 1.14 times as fast as one; 2 on the 2 cores, 1.02 times");
     say_speed(SAYS_SYNC, "Synchronous SGD", 5, five, (const double[]){ 1, 1.8, 1.75, 1.8, 1.78 }, 2, text, sizeof text);
     assert_false(says("never wait"));
     say_cost(0.88, text, sizeof text);
@@ -166,8 +166,12 @@ static void accuracies_are_said_as_measured(void **state) {
             for (int method = 0; method < 3; ++method)
                 for (int last = 2; last < 6; ++last) {
                     const double to = from[f] + points[p] / 100, low = fmin(from[f], to), high = fmax(from[f], to);
-                    say_accuracy((says_method)method, "It", last - 1, from[f], last, to, text, sizeof text);
+                    say_accuracy((says_method)method, "It", last - 1, from[f], last, to, 0.006, text, sizeof text);
                     sound();
+                    RULE(says("about the same") == (fabs(points[p]) < 0.6) && says("by up to 0.6 points"), "%g points", points[p]);
+                    say_accuracy((says_method)method, "It", last - 1, from[f], last, to, 0.0, text, sizeof text);
+                    sound();
+                    RULE(!says("by up to"), "runs that do not differ");
                     RULE(says("falls") == (points[p] < -0.1), "%g points", points[p]);
                     RULE(says("rises") == (points[p] > 0.1), "%g points", points[p]);
                     RULE(says("about the same") == (fabs(points[p]) < 0.1), "%g points", points[p]);
