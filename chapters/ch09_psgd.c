@@ -9,7 +9,7 @@
 //| by hand and by dt_train_psgd, H = 3: the same bits
 //| by hand and by dt_train_psgd, once at the end: the same bits
 //| H = 1, every step: one step from equal values is one step with the mean gradient, to <= 1e-6
-//~ once          <num> averages      <num> bytes   <num> %    <num> s
+//~ once          <num> average       <num> bytes   <num> %    <num> s
 //~ rank <num> before the only average: <num> %; one rank with all the data: <num> %
 
 #define DTRAIN_IMPLEMENTATION
@@ -226,7 +226,7 @@ static int sweep(dt_comm *comm, int ranks, const job *first, job *run_at) {
         end_if_asked(comm);
         if (run_at[i].every) snprintf(h, sizeof h, "%u", run_at[i].every);
         if (dt_comm_rank(comm) == 0)
-            printf("%-8s %6u averages  %10llu bytes  %6.2f %%  %6.2f s\n", h, run_at[i].averages, (unsigned long long)run_at[i].bytes,
+            printf("%-8s %6u average%-1s  %10llu bytes  %6.2f %%  %6.2f s\n", h, run_at[i].averages, plural(run_at[i].averages), (unsigned long long)run_at[i].bytes,
                    100 * run_at[i].accuracy, run_at[i].seconds);
     }
     run_at[count - 1].every = steps; // where the picture shows it

@@ -201,6 +201,16 @@ static figures figures_of(const method_rows *m) {
     return f;
 }
 
+static void print_wrapped(const char *text) { // in lines of at most 120 characters
+    for (size_t length = strlen(text); length; length = strlen(text)) {
+        size_t end = length;
+        while (end > 118) for (--end; text[end] != ' ' && end > 0; --end) continue;
+        if (end == 0) end = length; // one word
+        printf("%.*s\n%s", (int)end, text, end < length ? "  " : "");
+        text += end + (end < length);
+    }
+}
+
 static void print_comment(const report_data *d) {
     char text[400];
     printf("\nComment\n");
@@ -210,11 +220,11 @@ static void print_comment(const report_data *d) {
         if (m->n < 2) continue;
         const worker_row *first = &m->row[0], *last = &m->row[m->n - 1];
         say_speed((says_method)k, m->name, f.n, f.workers, f.speed, d->cores, text, sizeof text);
-        if (*text) printf("%s\n", text);
+        print_wrapped(text);
         if (k == SAYS_SYNC) say_same_bits(m->name, same_hash(m), f.low, f.high, text, sizeof text);
         else say_accuracy((says_method)k, m->name, first->workers, spread_of(&first->accuracy).median, last->workers,
                           spread_of(&last->accuracy).median, widest_range(m), text, sizeof text);
-        printf("%s\n", text);
+        print_wrapped(text);
     }
 }
 

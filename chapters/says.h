@@ -145,7 +145,7 @@ SAYS void say_accuracy(says_method method, const char *name, int first, double f
 SAYS void say_ladder(int n, const double *speed, double peak, char *text, size_t size) {
     char ratio[64];
     text[0] = '\0';
-    say(text, size, "The last of %d steps is %s the first, at %.0f %% of the core's peak", n, as_fast_as(speed[n - 1] / speed[0], ratio), 100.0 * speed[n - 1] / peak);
+    say(text, size, "Step %d is %s step 1, at %.0f %% of the core's peak", n, as_fast_as(speed[n - 1] / speed[0], ratio), 100.0 * speed[n - 1] / peak);
 }
 
 // Intensities are counted, so where the steps stand from left to right is certain; how high is measured.
