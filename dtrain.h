@@ -137,7 +137,7 @@ extern "C" {
 #endif
 #endif /* DTI_IMPLEMENT */
 
-/* ==== [S1.2] Errors ======================================================= */
+/* ==== [S1.2] Errors, and numbers as text =================================== */
 
 /* Every function that can fail returns a dt_err. dt_error() then holds one
    sentence, with the numbers in it, about the last failure on this thread.
@@ -164,6 +164,10 @@ DT_API dt_err dt_fail(dt_err code, const char *format, ...) DTI_PRINTF(2, 3);
 
 /* Hands an error upward: DT_TRY(dt_net_build(net, &desc)); */
 #define DT_TRY(call) do { dt_err dt_try_ = (call); if (dt_try_ != DT_OK) return dt_try_; } while (0)
+
+/* The decimal number that is the whole text, "0.01" or "1e-3", for command lines and files: it has a point in every
+   locale, as all numbers have that this file writes. DT_EARG if the text is none, or one too large for a double. */
+DT_API dt_err dt_number_parse(const char *text, double *value);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -177,15 +181,95 @@ DT_API const char *dt_err_name(dt_err code) {
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown";
 }
 
+/* printf writes a comma for the decimal point where a program has said setlocale(LC_ALL, "de_DE.UTF-8"), and strtod then
+   wants one: no JSON, and a row "0,5,0,25" of a CSV file that nobody can read back. So whatever this file writes with a
+   number in it goes through the three functions here, and what it reads through dt_number_parse below.
+
+   Between the characters that printf may use for a number, whatever else stands is the locale's decimal point. */
+static size_t dti_point(char *number, size_t n) { /* n: its length; returns the new one */
+    static const char known[] = " +-.0123456789abcdefinpxABCDEFINPX";
+    char *point = number + strspn(number, known);
+    const size_t wide = strcspn(point, known), behind = strlen(point);
+    if (wide == 0) return n;
+    *point = '.';
+    memmove(point + 1, point + wide, behind - wide + 1);
+    return n - wide + 1;
+}
+
+/* One conversion, such as "%8.3f", of the next argument. snprintf makes it; the type follows from its last letters. */
+#define DTI_CONVERT(type) snprintf(at, room, one, va_arg(args, type))
+
+/* vsnprintf, with a point in every locale. It knows all conversions but %n and those of wide characters. */
+DTI_LOCAL size_t dti_vprint(char *out, size_t size, const char *format, va_list args) {
+    size_t used = 0;
+    if (size) *out = '\0';
+    while (*format) {
+        char one[48], *at = used < size ? out + used : NULL;
+        size_t k = 0, plain = strcspn(format, "%"), room = used < size ? size - used : 0;
+        int n = 0;
+        if (plain) { used += (size_t)snprintf(at, room, "%.*s", (int)plain, format); format += plain; continue; }
+        do { /* the conversion's own format, with the numbers that its stars stand for; a precision below 0 is none */
+            const int star = *format == '*' ? va_arg(args, int) : 0;
+            if (*format != '*') one[k++] = *format;
+            else if (star < 0 && one[k - 1] == '.') --k;
+            else k += (size_t)snprintf(one + k, sizeof one - k, "%d", star);
+        } while ((k == 1 || !strchr("diouxXcspeEfFgGaA%", *format)) && *++format && k < sizeof one - 12);
+        if (*format) ++format;
+        one[k] = '\0';
+        const char kind = one[k - 1], length = k > 1 ? one[k - 2] : ' ';
+        if (strchr("eEfFgGaA", kind)) {
+            n = length == 'L' ? DTI_CONVERT(long double) : DTI_CONVERT(double);
+            if (at && n > 0) n = (int)dti_point(at, (size_t)n);
+        } else if (kind == 's') n = DTI_CONVERT(const char *);
+        else if (kind == 'p') n = DTI_CONVERT(void *);
+        else if (kind == '%') n = snprintf(at, room, "%%");
+        else if (length == 'z') n = DTI_CONVERT(size_t);
+        else if (length == 'j') n = DTI_CONVERT(intmax_t);
+        else if (length == 't') n = DTI_CONVERT(ptrdiff_t);
+        else if (length == 'l') n = one[k - 3] == 'l' ? DTI_CONVERT(long long) : DTI_CONVERT(long);
+        else n = DTI_CONVERT(int);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    return used;
+}
+#undef DTI_CONVERT
+
+DTI_LOCAL size_t dti_print(char *out, size_t size, const char *format, ...) DTI_PRINTF(3, 4);
+DTI_LOCAL size_t dti_print(char *out, size_t size, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    const size_t n = dti_vprint(out, size, format, args);
+    va_end(args);
+    return n;
+}
+
 #define dti_fail dt_fail
 DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
     char text[sizeof dti_error_text]; /* the arguments may quote dt_error() itself */
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    dti_vprint(text, sizeof text, format, args);
     va_end(args);
     memcpy(dti_error_text, text, sizeof text);
     return code;
+}
+
+/* strtod reads the number as this locale would write it; how that is, it shows with one half. */
+DT_API dt_err dt_number_parse(const char *text, double *value) {
+    enum { MOST = 400 };
+    char half[16], local[8 * MOST], *end = local;
+    const size_t digits = strspn(text, "+-.0123456789eE");
+    const int point = snprintf(half, sizeof half, "%.1f", 0.5) - 2;
+    size_t n = 0;
+    for (size_t i = 0; i < digits && digits <= MOST; ++i)
+        if (text[i] == '.') for (int k = 1; k <= point; ++k) local[n++] = half[k];
+        else local[n++] = text[i];
+    local[n] = '\0';
+    const double read = strtod(local, &end);
+    if (n == 0 || text[digits] || *end || !(read <= DBL_MAX && read >= -DBL_MAX))
+        return dti_fail(DT_EARG, "\"%.40s\" is not a number such as 0.01", text);
+    *value = read;
+    return DT_OK;
 }
 #endif
 
@@ -3748,10 +3832,8 @@ DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
     if (size) text[0] = '\0';
     for (int i = 0; i < net->list.layers && used < size; ++i) {
         const dti_layer *l = &net->list.layer[i];
-        int n = snprintf(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
-                         l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params, dti_layer_macs(l));
-        if (n < 0) return;
-        used += (size_t)n;
+        used += dti_print(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
+                          l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params, dti_layer_macs(l));
     }
 }
 
@@ -4759,6 +4841,7 @@ static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
 /* Takes this rank's place on the board, which the backend has filled with zeros. */
 static dt_err dti_take_seat(dt_comm *c, dti_board *board) {
     const char *patience = getenv("DTRAIN_PATIENCE");
+    double seconds;
     c->glance = dti_alloc((size_t)c->here * sizeof *c->glance);
     if (!c->glance) return DT_ENOMEM;
     c->board = board;
@@ -4767,7 +4850,7 @@ static dt_err dti_take_seat(dt_comm *c, dti_board *board) {
     DTI_SET(c->pulse->rank, c->rank);
     DTI_SET(c->pulse->pid, (int)getpid());
     atomic_store_explicit(&c->pulse->state, DTI_RUNNING, memory_order_release);
-    if (patience) dti_be_patient(c, atof(patience));
+    if (patience && dt_number_parse(patience, &seconds) == DT_OK) dti_be_patient(c, seconds);
     return DT_OK;
 }
 
@@ -6280,7 +6363,7 @@ static void dti_note(dti_notes *n, bool error, const char *format, ...) {
     char line[400];
     va_list args;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    dti_vprint(line, sizeof line, format, args);
     va_end(args);
     if (error && !n->error) dti_fail(DT_ECOMM, "%s", line);
     n->error |= error;
@@ -6413,8 +6496,10 @@ static void dti_trace_print(FILE *file, const dti_trace_line *line, int rank) {
     char name[sizeof line->name];
     for (size_t i = 0; i < sizeof name; ++i)                             /* nothing that JSON would have to escape */
         name[i] = line->name[i] == '"' || line->name[i] == '\\' || (line->name[i] > 0 && line->name[i] < ' ') ? '_' : line->name[i];
-    fprintf(file, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank, line->start * 1e6,
-            (line->end - line->start) * 1e6);
+    char text[160];
+    dti_print(text, sizeof text, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank,
+              line->start * 1e6, (line->end - line->start) * 1e6);
+    fputs(text, file);
 }
 
 /* One rank's intervals, a few hundred a message, to rank 0. file NULL: they are taken, and thrown away. */
@@ -6584,13 +6669,15 @@ static const dti_glyph dti_glyphs[] = {
     { '|',  30, "M15 112 15 -22" },
     { '}',  46, "M8 110 Q24 110 24 94 24 62 Q24 45 38 45 Q24 45 24 28 24 -4 Q24 -20 8 -20" },
     { '~',  76, "M8 38 Q10 57 23 57 Q31 57 38 48 Q45 39 53 39 Q66 39 68 58" },
-    /* Beyond ASCII only what a chart says: degree, plus-minus, middle dot, times, mu, alpha, beta,
-       dashes, apostrophe, dots, arrow, minus, about, bounds. */
+    /* Beyond ASCII the signs that a chart says: degree, plus-minus, middle dot, times, divide, dotless i, mu, alpha, beta,
+       dashes, apostrophe, dots, arrow, minus, about, bounds. More are made of these below. */
     { 0x00b0, 44, "M22 100 Q8 100 8 85 Q8 70 22 70 Q36 70 36 85 Q36 100 22 100" },
     { 0x00b1, 76, "M38 88 38 32 M8 60 68 60 M8 14 68 14" },
     { 0x00b5, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
     { 0x00b7, 30, "M15 42 15 47" },
     { 0x00d7, 68, "M12 70 56 26 M56 70 12 26" },
+    { 0x00f7, 76, "M8 48 68 48 M38 76 38 81 M38 15 38 20" },
+    { 0x0131, 30, "M15 70 15 0" },
     { 0x03b1, 78, "M66 70 Q60 0 34 0 Q10 0 10 35 Q10 70 34 70 Q56 70 70 0" },
     { 0x03b2, 74, "M15 -30 15 72 Q15 100 38 100 Q60 100 60 79 Q60 57 36 56 Q65 55 65 28 Q65 0 39 0 Q20 0 15 16" },
     { 0x03bc, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
@@ -6606,11 +6693,53 @@ static const dti_glyph dti_glyphs[] = {
 };
 static const dti_glyph dti_glyph_missing = { 0, 60, "M10 0 50 0 50 100 10 100 10 0" };
 
-static const dti_glyph *dti_font_find(int code) {
-    if (code >= 32 && code <= 126) return &dti_glyphs[code - 32];
+
+/* Marks, in the middle of a letter at x = 0; one above stands on a small letter here, and is pressed flat onto a high one. */
+static const dti_glyph dti_marks[] = {
+    { '`', 1, "M-10 98 6 84" },           { '\'', 1, "M10 98 -6 84" },         { '^', 1, "M-14 84 0 98 14 84" },
+    { '<', 1, "M-14 98 0 84 14 98" },     { ':', 1, "M-11 89 -11 94 M11 89 11 94" }, { '.', 1, "M0 89 0 94" },
+    { '-', 1, "M-15 90 15 90" },          { '~', 1, "M-16 86 -7 95 7 87 16 96" }, { '(', 1, "M-14 97 Q-13 84 0 84 Q13 84 14 97" },
+    { '%', 1, "M-4 98 -14 84 M14 98 4 84" }, { '*', 1, "M0 80 Q-9 80 -9 89 Q-9 98 0 98 Q9 98 9 89 Q9 80 0 80" },
+    { ',', 0, "M0 0 0 -8 Q11 -9 10 -18 Q8 -25 -8 -24" }, { ';', 0, "M6 0 Q-7 -13 3 -23 Q6 -26 14 -23" },
+    { '/', 0, "M-22 -6 22 76" },          { '=', 0, "M-24 82 24 82" },         { '+', 0, "M-27 38 -1 62" },
+};
+
+/* U+00C0 to U+017F, two characters each: a letter and its mark, or two letters; a space is no mark. */
+static const char dti_latin[] =
+    "A`A'A^A~A:A*AEC,E`E'E^E:I`I'I^I:D=N~O`O'O^O~O:x O/U`U'U^U:Y'Thssa`a'a^a~a:a*aec,e`e'e^e:i`i'i^i:d=n~o`o'o^o~o:: o/u`u'u^u:y'thy:"
+    "A-a-A(a(A;a;C'c'C^c^C.c.C<c<D<d<D=d=E-e-E(e(E.e.E;e;E<e<G^g^G(g(G.g.G,g'H^h^H=h=I~i~I-i-I(i(I;i;I.i IJijJ^j^K,k,k L'l'L,l,L<l<L."
+    "l.L+l+N'n'N,n,N<n<n'N,n,O-o-O(o(O%o%OEoeR'r'R,r,R<r<S's'S^s^S,s,S<s<T,t,T<t<T=t=U~u~U-u-U(u(U*u*U%u%U;u;W^w^Y^y^Y:Z'z'Z.z.Z<z<s ";
+
+/* Characters that others stand for: raised and small ones (the digits and the minus of powers), spaces, hyphens, quotes. */
+static const struct { int code; char as; bool raised; } dti_stand_ins[] = {
+    { 0x2070, '0', true }, { 0x00b9, '1', true }, { 0x00b2, '2', true }, { 0x00b3, '3', true }, { 0x2074, '4', true },
+    { 0x2075, '5', true }, { 0x2076, '6', true }, { 0x2077, '7', true }, { 0x2078, '8', true }, { 0x2079, '9', true },
+    { 0x207b, '-', true }, { 0x00a0, ' ', false }, { 0x2009, ' ', false }, { 0x202f, ' ', false }, { 0x2010, '-', false },
+    { 0x2011, '-', false }, { 0x2018, '\'', false }, { 0x201c, '"', false }, { 0x201d, '"', false }, { 0x201e, '"', false },
+};
+
+/* What a character is made of. */
+typedef struct dti_made { const dti_glyph *glyph, *second, *mark; bool raised; } dti_made;
+
+static dti_made dti_font_find(int code) {
+    if (code >= 32 && code <= 126) return (dti_made){ .glyph = &dti_glyphs[code - 32] };
     for (size_t i = 95; i < sizeof dti_glyphs / sizeof *dti_glyphs; ++i)
-        if (dti_glyphs[i].code == code) return &dti_glyphs[i];
-    return &dti_glyph_missing;
+        if (dti_glyphs[i].code == code) return (dti_made){ .glyph = &dti_glyphs[i] };
+    for (size_t i = 0; i < sizeof dti_stand_ins / sizeof *dti_stand_ins; ++i)
+        if (dti_stand_ins[i].code == code) return (dti_made){ .glyph = &dti_glyphs[dti_stand_ins[i].as - 32], .raised = dti_stand_ins[i].raised };
+    if (code < 0xc0 || code > 0x17f) return (dti_made){ .glyph = &dti_glyph_missing };
+    const char *pair = &dti_latin[2 * (code - 0xc0)];
+    dti_made made = { .glyph = &dti_glyphs[pair[0] - 32] };
+    for (size_t i = 0; i < sizeof dti_marks / sizeof *dti_marks; ++i)
+        if (dti_marks[i].code == pair[1]) made.mark = &dti_marks[i];
+    if (!made.mark && pair[1] != ' ') made.second = &dti_glyphs[pair[1] - 32];
+    return made;
+}
+
+/* Its width in hundredths of a cap height. */
+static int dti_made_width(const dti_made *m) {
+    const int width = m->glyph->width + (m->second ? m->second->width : 0);
+    return m->raised ? width * 6 / 10 : width;
 }
 
 /* The next number of a path, in cap heights. Ours rather than strtof, which obeys the locale. */
@@ -6624,16 +6753,9 @@ static float dti_font_number(const char **path) {
     return (float)(sign * value) * 0.01f;
 }
 
-/* dti_font_strokes                                                                                          [S9.1]
-   The glyph of a Unicode code point as line segments, in the coordinates above; a code point the font lacks is an empty
-   box. Consecutive segments of one stroke share an end. segment holds DTI_FONT_SEGMENTS, overwritten; width may be
-   NULL. Returns the number of segments: 0 only for the space. A lone dot is a segment 0.05 long.                    */
-DTI_LOCAL int dti_font_strokes(int code, dti_segment *segment, float *width) {
-    const dti_glyph *glyph = dti_font_find(code);
-    const char *path = glyph->path;
+/* A path's lines, in cap heights, behind the n that are there; returns how many there are then. */
+static int dti_font_path(const char *path, dti_segment *segment, int n) {
     float x = 0, y = 0;
-    int n = 0;
-    if (width) *width = (float)glyph->width * 0.01f;
     for (;;) {
         while (*path == ' ') ++path;
         if (*path == 0) return n;
@@ -6657,6 +6779,41 @@ DTI_LOCAL int dti_font_strokes(int code, dti_segment *segment, float *width) {
     }
 }
 
+/* Lines stretched from (0,0), and then moved. */
+static void dti_font_move(dti_segment *segment, int n, float sx, float sy, float x, float y) {
+    for (int i = 0; i < n; ++i)
+        segment[i] = (dti_segment){ sx * segment[i].x0 + x, sy * segment[i].y0 + y, sx * segment[i].x1 + x, sy * segment[i].y1 + y };
+}
+
+/* A mark of `count` lines onto a letter: made narrower where it would reach out of the letter's box, 0.05 inside of it. */
+static void dti_font_set_mark(dti_segment *mark, int count, const dti_made *m) {
+    const char letter = (char)m->glyph->code;
+    const bool high = (letter >= 'A' && letter <= 'Z') || strchr("bdfhklt", letter), above = m->mark->width > 0;
+    const float half = 0.005f * (float)m->glyph->width;
+    float reach = 0;
+    for (int i = 0; i < count; ++i) reach = fmaxf(reach, fmaxf(fabsf(mark[i].x0), fabsf(mark[i].x1)));
+    const float sx = reach > half - 0.05f ? (half - 0.05f) / reach : 1;
+    if (!high || (!above && m->mark->code != '/')) dti_font_move(mark, count, sx, 1, half, 0);
+    else if (above) dti_font_move(mark, count, sx, 0.5f, half, 0.65f); /* from 0.80 to 0.98, to 1.05 to 1.14 */
+    else dti_font_move(mark, count, sx, 1.4f, half, 0);
+}
+
+/* dti_font_strokes                                                                                          [S9.1]
+   The glyph of a Unicode code point as line segments, in the coordinates above; a code point the font lacks is an empty
+   box. Consecutive segments of one stroke share an end. segment holds DTI_FONT_SEGMENTS, overwritten; width may be
+   NULL. Returns the number of segments: 0 only for a space. A lone dot is a segment 0.05 long.                      */
+DTI_LOCAL int dti_font_strokes(int code, dti_segment *segment, float *width) {
+    const dti_made m = dti_font_find(code);
+    int n = dti_font_path(m.glyph->path, segment, 0);
+    if (m.mark && m.mark->width && (m.glyph->code == 'i' || m.glyph->code == 'j')) --n; /* the mark takes the dot's place */
+    const int first = n;
+    if (m.second) n = dti_font_path(m.second->path, segment, n), dti_font_move(segment + first, n - first, 1, 1, 0.01f * (float)m.glyph->width, 0);
+    if (m.mark) n = dti_font_path(m.mark->path, segment, n), dti_font_set_mark(segment + first, n - first, &m);
+    if (m.raised) dti_font_move(segment, n, 0.6f, 0.6f, 0, 0.45f);
+    if (width) *width = (float)dti_made_width(&m) * 0.01f;
+    return n;
+}
+
 /* The next code point of UTF-8 text, 0 at its end. A malformed byte counts as one unknown character. */
 DTI_LOCAL int dti_text_next(const char **text) {
     const unsigned char *s = (const unsigned char *)*text;
@@ -6678,7 +6835,8 @@ DTI_LOCAL float dti_text_width(const char *text, size_t bytes) {
     while ((size_t)(s - text) < bytes) {
         const int code = dti_text_next(&s);
         if (code == 0) break;
-        width += dti_font_find(code)->width;
+        const dti_made made = dti_font_find(code);
+        width += dti_made_width(&made);
     }
     return (float)width * 0.01f;
 }
@@ -8358,7 +8516,8 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
 
 /* ==== [S11.2] CSV ========================================================= */
 #ifdef DTI_DECLARE
-/* dt_csv_append: appends one row, made as by printf, to a file; writes the header first if the file is new or empty.
+/* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes the header first
+   if the file is new or empty.
    DT_EDATA if the file begins with another header, DT_EIO if it cannot be written. */
 DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) DTI_PRINTF(3, 4);
 #endif
@@ -8377,11 +8536,16 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
     }
     fseek(f, 0, SEEK_END);
     bool ok = !empty || fprintf(f, "%s\n", header) > 0;
-    va_list args;
+    va_list args, again;
     va_start(args, row_format);
-    ok = vfprintf(f, row_format, args) > 0 && ok;
-    va_end(args);
-    ok = fputc('\n', f) != EOF && ok;
+    va_copy(again, args);
+    const size_t room = dti_vprint(NULL, 0, row_format, args) + 1;
+    char *row = dti_alloc(room);
+    if (row) dti_vprint(row, room, row_format, again);
+    va_end(args), va_end(again);
+    if (!row) return fclose(f), DT_ENOMEM;
+    ok = fprintf(f, "%s\n", row) > 0 && ok;
+    dti_release(row);
     return fclose(f) == 0 && ok ? DT_OK : dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno));
 }
 #endif
@@ -8396,9 +8560,9 @@ DT_API void dt_progress_line(const dt_progress *progress, char *text, size_t siz
 DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
     double done = (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs;
     double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
-    snprintf(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left", p->epoch + 1, p->epochs,
-             (unsigned)p->step, (unsigned)p->steps, dt_score_loss(&p->score),
-             p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0, left);
+    dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left", p->epoch + 1, p->epochs,
+              (unsigned)p->step, (unsigned)p->steps, dt_score_loss(&p->score),
+              p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0, left);
 }
 #endif
 
@@ -8482,6 +8646,13 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
    regions, pictures. Writing it measures every text, gives the rest of the
    canvas to the plot, draws, and saves a PNG, with the numbers beside it in a
    CSV. Nothing has to be positioned by hand.
+
+   Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European
+   languages (U+00C0 to U+017F; a letter the font has no form for by its like,
+   as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β – — ‘ ’ “ ” … → − ≈ ≤ ≥. Any
+   other character is an empty box. Not drawn are NaN, infinities, values from
+   1e300 on, and on log axes what is not above 0; how many of these there were
+   but NaN, the caption says.
 
        dt_chart *c = dt_chart_new(&(dt_chart_desc){
            .title = "Two ranks train 1.9x faster", .x_label = "ranks", .y_label = "speedup over one rank",
@@ -8632,7 +8803,8 @@ DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height);
 /* Okabe and Ito's palette, told apart with every kind of colour blindness; its yellow is unreadable on white and gives
    way to a brown. */
 static const uint32_t dti_palette[] = { 0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x7f5539, 0x404040 };
-enum { DTI_COLOURS = sizeof dti_palette / sizeof *dti_palette, DTI_TICKS = 64, DTI_LINES = 24, DTI_SEEN = 16 };
+enum { DTI_COLOURS = sizeof dti_palette / sizeof *dti_palette, DTI_TICKS = 64, DTI_LINES = 24, DTI_SEEN = 16,
+       DTI_LEFT_OUT = 200, DTI_NUMBER = 48 }; /* room for the words about values left out, and for a number */
 
 static const uint32_t dti_black = 0x1a1a1a, dti_grey = 0x5f6368, dti_pale = 0xe4e6e9, dti_white = 0xffffff;
 
@@ -8644,7 +8816,7 @@ typedef struct dti_item {
     int index;              /* its place in the palette and among the markers; of bars, that of the first series */
     union {
         dt_series series; dt_bars bars; dt_reference reference; dt_shade shade; dt_images images;
-        struct { const char *label; size_t bins; double from, step; double *count; } histogram;
+        struct { const char *label; size_t bins, lost; double from, step; double *count; } histogram;
     } as;
 } dti_item;
 
@@ -8671,6 +8843,7 @@ struct dt_chart {
     int colours;            /* taken from the palette so far */
     const dt_bars *bars;    /* the one that names the x axis */
     char cores[64], *caption;
+    size_t said;            /* characters of the caption, before what it adds about values that cannot be drawn */
 
     int w, h;               /* the canvas: */
     float *rgb, *mask;      /* colours; coverage of what is being drawn, 0 outside of the dirty rectangle */
@@ -8683,6 +8856,8 @@ struct dt_chart {
     dti_text *texts;
     int text_count, text_room;
 };
+
+static bool dti_drawable(double v) { return fabs(v) < 1e300; } /* twice as much is still a number: axes have a length */
 
 static void dti_chart_fail(dt_chart *c, dt_err code) {
     if (c->failed == DT_OK) { c->failed = code; snprintf(c->why, sizeof c->why, "%.255s", dt_error()); }
@@ -8719,10 +8894,10 @@ DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc) {
     d->x_ticks = dti_keep_numbers(c, d->x_ticks, d->x_tick_count);
     char machine[256] = "";
     if (d->machine) dt_machine_caption(machine, sizeof machine);
-    const size_t room = (d->caption ? strlen(d->caption) : 0) + sizeof machine + 4;
+    const size_t room = (d->caption ? strlen(d->caption) : 0) + sizeof machine + DTI_LEFT_OUT;
     c->caption = dti_keep(c, NULL, room);
     const char *said = d->caption ? d->caption : "";
-    if (c->caption) snprintf(c->caption, room, "%s%s%s", said, *said && *machine ? "\n" : "", machine);
+    if (c->caption) c->said = (size_t)snprintf(c->caption, room, "%s%s%s", said, *said && *machine ? "\n" : "", machine);
     if (d->width < 0 || d->height < 0 || d->width > 8192 || d->height > 8192)
         dti_chart_fail(c, dti_fail(DT_EARG, "chart: a canvas of %d x %d pixels; 1 to 8192 each way", d->width, d->height));
     return c;
@@ -8787,14 +8962,15 @@ DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
     if (!item) return;
     double lo = INFINITY, hi = -INFINITY;
     for (size_t i = 0; i < h->n; ++i)
-        if (isfinite(h->values[i])) { lo = fmin(lo, h->values[i]); hi = fmax(hi, h->values[i]); }
+        if (dti_drawable(h->values[i])) { lo = fmin(lo, h->values[i]); hi = fmax(hi, h->values[i]); }
     if (!(lo <= hi)) lo = 0, hi = 1;
     if (!(hi - lo > 1e-9 * fabs(hi))) lo -= 0.5, hi += 0.5;
     const size_t bins = h->bins ? h->bins : (size_t)fmin(60, fmax(5, sqrt((double)h->n)));
     const double step = (hi - lo) / (double)bins;
     double *count = dti_keep(c, NULL, bins * sizeof *count);
     for (size_t i = 0; count && i < h->n; ++i)
-        if (isfinite(h->values[i])) count[(size_t)fmin((double)(bins - 1), (h->values[i] - lo) / step)] += 1;
+        if (dti_drawable(h->values[i])) count[(size_t)fmin((double)(bins - 1), (h->values[i] - lo) / step)] += 1;
+        else if (!isnan(h->values[i])) ++item->as.histogram.lost;
     item->as.histogram.label = dti_keep_text(c, h->label);
     item->as.histogram.bins = count ? bins : 0;
     item->as.histogram.from = lo;
@@ -9117,7 +9293,7 @@ static float dti_box_cost(const dt_chart *c, const dti_box *box) {
 /* ==== [S12.4] Axes ======================================================== */
 
 static double dti_axis_unit(const dti_chart_axis *a, double v) { return a->scale == DT_LINEAR ? v : log10(v); }
-static bool dti_axis_has(const dti_chart_axis *a, double v) { return fabs(v) < 1e300 && (a->scale == DT_LINEAR || v > 1e-300); }
+static bool dti_axis_has(const dti_chart_axis *a, double v) { return dti_drawable(v) && (a->scale == DT_LINEAR || v > 1e-300); }
 
 /* Where a value lies on the canvas; NaN for one the axis cannot show. */
 static float dti_axis_at(const dti_chart_axis *a, double v) {
@@ -9166,8 +9342,8 @@ static void dti_axis_range(dti_chart_axis *a, double given_lo, double given_hi, 
         return;
     }
     if (zero && a->lo > 0 && a->lo < 0.4 * a->hi) a->lo = 0;
-    if (!(a->hi - a->lo > 1e-9 * fabs(a->hi))) {
-        const double d = fabs(a->hi) > 0 ? 0.1 * fabs(a->hi) : 1;
+    if (!(a->hi - a->lo > fmax(1e-9 * fabs(a->hi), 1e-300))) {
+        const double d = fabs(a->hi) > 1e-299 ? 0.1 * fabs(a->hi) : 1;
         a->lo -= d; a->hi += d;
     }
 }
@@ -9180,7 +9356,8 @@ static void dti_axis_widen(dti_chart_axis *a, bool round, double share) {
         a->hi = step * ceil(a->hi / step - 1e-9);
     } else {
         const double lo = dti_axis_value(a, -share), hi = dti_axis_value(a, 1 + share);
-        a->lo = lo; a->hi = hi;
+        a->lo = a->scale == DT_LINEAR ? lo : fmax(lo, 1e-300); /* a share of 300 decades may lie beyond all doubles */
+        a->hi = a->scale == DT_LINEAR ? hi : fmin(hi, 1e300);
     }
 }
 
@@ -9194,7 +9371,7 @@ static void dti_axis_ticks(dti_chart_axis *a, const double *given, size_t n) {
         const double lo = ceil(log2(a->lo) - 1e-9), every = fmax(1, ceil((log2(a->hi) - lo) / 14));
         for (double k = lo; k <= log2(a->hi) + 1e-9 && a->ticks < DTI_TICKS; k += every) dti_axis_tick(a, pow(2, k));
     } else if (a->scale == DT_LOG10) {
-        const double lo = floor(log10(a->lo)), decades = log10(a->hi / a->lo), every = fmax(1, ceil(decades / 12));
+        const double lo = floor(log10(a->lo)), decades = log10(a->hi) - log10(a->lo), every = fmax(1, ceil(decades / 12));
         for (double k = lo; k <= log10(a->hi) && a->ticks < DTI_TICKS; k += every)
             for (int m = 1; m <= 5; m = m == 1 ? 2 : m == 2 ? 5 : 6)
                 if (m == 1 || decades < 2.5) dti_axis_tick(a, m * pow(10, k));
@@ -9206,32 +9383,113 @@ static void dti_axis_ticks(dti_chart_axis *a, const double *given, size_t n) {
     for (int k = 0; k < DTI_TICKS && (first + k) * a->step <= a->hi + 1e-9 * a->step; ++k) dti_axis_tick(a, (first + k) * a->step);
 }
 
+/* Appends a power: 2.5 becomes 2.5×10⁻⁷, and 1 becomes 10⁻⁷. */
+static void dti_append_power(char out[DTI_NUMBER], int base, int exponent) {
+    static const char *const raised[] = { "⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹" };
+    char digits[16];
+    const size_t n = strlen(out);
+    const bool one = strcmp(out, "1") == 0 || strcmp(out, "-1") == 0;
+    snprintf(one ? out + n - 1 : out + n, 8, one ? "%d" : "×%d", base);
+    snprintf(digits, sizeof digits, "%d", exponent);
+    for (const char *d = digits; *d; ++d) strcat(out, *d == '-' ? "⁻" : raised[*d - '0']);
+}
+
+static void dti_strip_zeros(char *text) { /* 2.500 -> 2.5, 3.000 -> 3 */
+    char *end = text + strlen(text);
+    if (!strchr(text, '.')) return;
+    while (end[-1] == '0') *--end = '\0';
+    if (end[-1] == '.') end[-1] = '\0';
+}
+
+/* v = m * 10^exponent with 1 <= |m| < 10 as it is rounded to so many digits. v is not 0. */
+static int dti_exponent(double v, int digits) {
+    char text[DTI_NUMBER];
+    dti_print(text, sizeof text, "%.*e", digits - 1, v);
+    return (int)strtol(strchr(text, 'e') + 1, NULL, 10);
+}
+
+static double dti_scaled(double v, int exponent) { /* v / 10^exponent; in two steps, as 10^324 is no double */
+    const int half = exponent / 2;
+    return v / pow(10, half) / pow(10, exponent - half);
+}
+
+/* A number by itself, to about so many digits: with a power of ten from a million on and below a thousandth. */
+static void dti_number_text(double v, int digits, char out[DTI_NUMBER]) {
+    const int e = v != 0 && isfinite(v) ? dti_exponent(v, digits) : 0;
+    if (e >= -3 && e < 6) {
+        dti_print(out, DTI_NUMBER, "%.*f", e < digits ? digits - 1 - e : 0, v);
+        dti_strip_zeros(out);
+    } else {
+        dti_print(out, DTI_NUMBER, "%.*f", digits - 1, dti_scaled(v, e));
+        dti_strip_zeros(out);
+        dti_append_power(out, 10, e);
+    }
+}
+
+/* The decimals that tell multiples of a step apart. */
+static int dti_decimals(double step, int most) {
+    int decimals = 0;
+    for (; decimals < most && fabs(step - floor(step + 0.5)) > 1e-6 * step; step *= 10) ++decimals;
+    return decimals;
+}
+
+/* A plain number, on an axis of which the largest and the smallest number but 0 are known. If one of them needs a power of
+   ten, all have one; round ticks (step) share it. */
+static void dti_plain_text(const dti_chart_axis *a, double v, double step, double most, double least, char out[DTI_NUMBER]) {
+    int two;
+    if (step > 0 && most > 0 && (most >= 999999.5 || most < 0.0009999995)) {
+        const int e = dti_exponent(most, 9);
+        dti_print(out, DTI_NUMBER, "%.*f", v != 0 ? dti_decimals(dti_scaled(step, e), 12) : 0, dti_scaled(v, e));
+        if (v != 0) dti_append_power(out, 10, e);
+    } else if (step > 0) dti_print(out, DTI_NUMBER, "%.*f", dti_decimals(step, 12), v);
+    else if (a->scale == DT_LOG2 && (most >= 999999.5 || least < 0.0009999995) && !(fabs(frexp(v, &two)) > 0.5)) {
+        snprintf(out, DTI_NUMBER, "1");
+        dti_append_power(out, 2, two - 1);
+    } else if ((most >= 999999.5 || least < 0.0009999995) && v != 0 && !(v >= 0.9999995 && v < 99.99995)) {
+        const int e = dti_exponent(v, 4);
+        dti_print(out, DTI_NUMBER, "%.3f", dti_scaled(v, e));
+        dti_strip_zeros(out);
+        dti_append_power(out, 10, e);
+    } else dti_number_text(v, 6, out);
+    const size_t digits = strspn(out, "0123456789"), n = strlen(out);
+    if (digits > (most >= 10000 ? 3 : 4) && n < 24) { /* 60000 -> 60,000 */
+        memmove(out + digits - 2, out + digits - 3, n - digits + 4);
+        out[digits - 3] = ',';
+    }
+}
+
 /* The number as the axis writes it. */
-static void dti_tick_text(const dti_chart_axis *a, double v, char out[32]) {
+static void dti_tick_text(const dti_chart_axis *a, double v, char out[DTI_NUMBER]) {
     static const char *const si[] = { "p", "n", "µ", "m", "", "k", "M", "G", "T" };
     static const char *const bytes[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-    const bool seconds = a->format == DT_TICKS_SECONDS, percent = a->format == DT_TICKS_PERCENT;
+    const bool seconds = a->format == DT_TICKS_SECONDS;
+    int digits = 4; /* or as many as tell the ticks of a short axis far from 0 apart */
     if (fabs(v) < 1e-9 * fabs(a->step)) v = 0;
+    if (v != 0 && a->step > 0) digits = (int)fmin(12, fmax(4, 3 + dti_exponent(v, 4) - dti_exponent(a->step, 4)));
     if (a->format == DT_TICKS_BYTES) {
         int k = 0;
-        while (fabs(v) >= 1024 && k < 4) { v /= 1024; ++k; }
-        snprintf(out, 32, "%.4g %s", v, bytes[k]);
-    } else if (a->format == DT_TICKS_SI || seconds || (!percent && (fabs(v) >= 1e6 || (v != 0 && fabs(v) < 1e-3)))) {
+        for (; fabs(v) >= 1024 && k < 4; ++k) v /= 1024;
+        dti_number_text(v, digits, out);
+        strcat(strcat(out, " "), bytes[k]);
+    } else if (a->format == DT_TICKS_SI || seconds) { /* beyond the prefixes, and beyond 1000 seconds, the number alone */
         int k = 4;
-        while (fabs(v) >= 999.9995 && k < (seconds ? 4 : 8)) { v /= 1000; ++k; }
-        while (v != 0 && fabs(v) < 0.9999995 && k > 0) { v *= 1000; --k; }
-        snprintf(out, 32, "%.4g%s%s%s", v, k != 4 || seconds ? " " : "", si[k], seconds ? "s" : "");
+        double scaled = v;
+        for (; fabs(scaled) >= 999.95 && k < (seconds ? 4 : 8); ++k) scaled /= 1000;
+        for (; scaled != 0 && fabs(scaled) < 0.99995 && k > 0; --k) scaled *= 1000;
+        if (scaled != 0 && (fabs(scaled) < 0.99995 || fabs(scaled) >= 999.95)) { scaled = v; k = 4; }
+        dti_number_text(scaled, digits, out);
+        if (k != 4 || seconds) strcat(out, " ");
+        strcat(strcat(out, si[k]), seconds ? "s" : "");
     } else {
-        const double shown = percent ? 100 * v : v;
-        int decimals = 0; /* as many as the step between ticks has */
-        for (double step = percent ? 100 * a->step : a->step; decimals < 6 && fabs(step - floor(step + 0.5)) > 1e-6 * step; step *= 10) ++decimals;
-        if (a->step > 0) snprintf(out, 32, "%.*f", decimals, shown); else snprintf(out, 32, "%.6g", shown);
-        const size_t digits = strspn(out, "0123456789"), n = strlen(out);
-        if (digits > (fabs(a->hi) >= 10000 ? 3 : 4) && n < 24) { /* 60000 -> 60,000 */
-            memmove(out + digits - 2, out + digits - 3, n - digits + 4);
-            out[digits - 3] = ',';
+        const double hundred = a->format == DT_TICKS_PERCENT ? 100 : 1;
+        double most = fabs(v), least = v != 0 ? fabs(v) : INFINITY;
+        for (int i = 0; i < a->ticks; ++i) {
+            const double tick = fabs(a->tick[i]) > 1e-9 * fabs(a->step) ? fabs(a->tick[i]) : 0;
+            most = fmax(most, tick);
+            if (tick > 0) least = fmin(least, tick);
         }
-        if (percent) strcat(out, "%");
+        dti_plain_text(a, hundred * v, hundred * a->step, hundred * most, hundred * least, out);
+        if (hundred > 1) strcat(out, "%");
     }
 }
 
@@ -9260,6 +9518,37 @@ typedef struct dti_layout {
 
 static void dti_layout_tag(dti_layout *l, const char *text, int index, bool block, bool dashed) {
     if (text && l->tags < DTI_TAGS) l->tag[l->tags++] = (dti_tag){ .text = text, .index = index, .block = block, .dashed = dashed };
+}
+
+/* Counts a value that its axis cannot show: too large [0], or not above 0 on a log axis [1]. A NaN is left out on purpose. */
+static void dti_miss(const dti_chart_axis *a, double v, size_t missed[2]) {
+    if (!isnan(v) && !dti_axis_has(a, v)) ++missed[dti_drawable(v) ? 1 : 0];
+}
+
+/* Ends the caption with how many values are not drawn, so that no picture leaves them out in silence. */
+static void dti_chart_missed(dt_chart *c) {
+    size_t missed[2] = { 0, 0 };
+    for (const dti_item *item = c->first; item; item = item->next) {
+        const dt_series *s = &item->as.series;
+        const dt_bars *b = &item->as.bars;
+        for (size_t i = 0; item->kind == DTI_SERIES && i < s->n; ++i) {
+            dti_miss(&c->x, s->x[i], missed);
+            dti_miss(&c->y, s->y[i], missed);
+            if (s->y_min) { dti_miss(&c->y, s->y_min[i], missed); dti_miss(&c->y, s->y_max[i], missed); }
+        }
+        for (size_t i = 0; item->kind == DTI_BARS && i < b->groups * b->series; ++i) {
+            dti_miss(&c->y, b->y[i], missed);
+            if (b->y_min) { dti_miss(&c->y, b->y_min[i], missed); dti_miss(&c->y, b->y_max[i], missed); }
+        }
+        if (item->kind == DTI_HISTOGRAM) missed[0] += item->as.histogram.lost;
+    }
+    if (!c->caption) return;
+    char large[80] = "", low[80] = "";
+    if (missed[0]) snprintf(large, sizeof large, "%zu value%s infinite or beyond 10³⁰⁰", missed[0], missed[0] == 1 ? "" : "s");
+    if (missed[1]) snprintf(low, sizeof low, "%zu value%s not above 0 on a logarithmic axis", missed[1], missed[1] == 1 ? "" : "s");
+    c->caption[c->said] = '\0';
+    if (*large || *low)
+        snprintf(c->caption + c->said, DTI_LEFT_OUT, "%sNot drawn: %s%s%s.", c->said ? "\n" : "", large, *large && *low ? ", " : "", low);
 }
 
 /* The values every item brings to the two axes. */
@@ -9417,7 +9706,7 @@ static void dti_chart_layout(dt_chart *c, dti_layout *l, bool axes) {
     const float tag_width = dti_layout_tags(c, l);
     float tick_width = 0;
     for (int i = 0; i < c->y.ticks; ++i) {
-        char text[32];
+        char text[DTI_NUMBER];
         dti_tick_text(&c->y, c->y.tick[i], text);
         tick_width = fmaxf(tick_width, dti_text_width(text, SIZE_MAX) * l->small);
     }
@@ -9478,7 +9767,7 @@ static void dti_draw_minor(dt_chart *c, const dti_chart_axis *a, bool upright) {
 static void dti_draw_axes(dt_chart *c, const dti_layout *l) {
     const float u = c->unit, *p = c->plot, hair = 0.5f * fmaxf(1, u);
     const dti_pen pen = { .size = l->small, .weight = 0.1f, .colour = dti_grey };
-    char text[32];
+    char text[DTI_NUMBER];
     float free_from = -INFINITY, free_below = INFINITY;
     dti_draw_minor(c, &c->x, true);
     dti_draw_minor(c, &c->y, false);
@@ -9667,9 +9956,9 @@ static void dti_label_bars(dt_chart *c, const dt_bars *b, float size) {
             const double tip = b->y_max ? fmax(v, b->y_max[s * b->groups + g]) : v;
             const float mid = dti_axis_at(&c->x, (double)g) + (b->stacked ? 0 : ((float)s + 0.5f) * wide - fill / 2);
             const float top = dti_axis_at(&c->y, tip);
-            char text[32];
+            char text[DTI_NUMBER];
             if (!(top < INFINITY)) continue;
-            snprintf(text, sizeof text, fabs(v) >= 1000 && fabs(v) < 1e6 ? "%.0f" : "%.3g", v);
+            dti_number_text(v, 3, text);
             float width = dti_text_width(text, SIZE_MAX);
             const float shrunk = fminf(size, 1.1f * wide / width), least = fminf(7, size), angle = shrunk < least ? DTI_UPRIGHT : 0;
             const dti_pen pen = { .size = fmaxf(shrunk, least), .weight = 0.1f, .angle = angle, .colour = dti_black };
@@ -9874,7 +10163,7 @@ static dt_err dti_chart_draw(dt_chart *c) {
         if (item->kind == DTI_IMAGES) images = item->as.images.n ? item : images; else axes = true;
     axes = axes || !images;
     DT_TRY(dti_chart_canvas(c, axes ? NULL : images));
-    if (axes) dti_chart_ranges(c);
+    if (axes) dti_chart_ranges(c), dti_chart_missed(c);
     dti_chart_layout(c, &l, axes);
     if (axes) {
         for (const dti_item *item = c->first; item; item = item->next)
@@ -9950,7 +10239,11 @@ static void dti_csv_row(FILE *f, const char *series, const char *name, double x,
     for (int i = 0; i < 4; ++i) {
         fputc(',', f);
         if (i == 0 && name) dti_csv_text(f, name);
-        else if (!isnan(v[i])) fprintf(f, "%.9g", v[i]);
+        else if (!isnan(v[i])) {
+            char number[DTI_NUMBER];
+            dti_print(number, sizeof number, "%.9g", v[i]);
+            fputs(number, f);
+        }
     }
     fputc('\n', f);
 }

@@ -201,7 +201,7 @@ static void draw(const char *folder, const step steps[STEPS], const machine *m, 
     const double left = 0.08, right = 8.0;
     snprintf(caption, sizeof caption, "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; processor time, median with min and max",
              s->C, s->H, s->W, s->O, s->P, s->Q);
-    snprintf(title, sizeof title, "Lanes lift the loop within its roof; only the register tile moves it to the right");
+    say_roofline((double[]){ steps[2].intensity, steps[3].intensity }, steps[2].median / steps[1].median, steps[3].median / steps[2].median, title, sizeof title);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .x_scale = DT_LOG10, .y_scale = DT_LOG10,
         .x_label = "intensity: flop for each byte that the inner loop loads or stores", .y_label = "GFLOP/s on one core",
         .x_min = left, .x_max = right, .y_min = 0.5, .y_max = 2.0 * m->peak });
@@ -221,8 +221,7 @@ static void draw(const char *folder, const step steps[STEPS], const machine *m, 
     const char *names[STEPS];
     double median[STEPS], low[STEPS], high[STEPS];
     for (int k = 0; k < STEPS; ++k) { names[k] = steps[k].name; median[k] = steps[k].median; low[k] = steps[k].low; high[k] = steps[k].high; }
-    snprintf(title, sizeof title, "Five steps make one convolution %.0f times as fast, %.0f %% of the core's peak", median[4] / median[0],
-             100.0 * median[4] / m->peak);
+    say_ladder(STEPS - 1, median, m->peak, title, sizeof title);
     c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .y_label = "GFLOP/s on one core" });
     dt_chart_bars(c, &(dt_bars){ .groups = STEPS, .series = 1, .names = names, .y = median, .y_min = low, .y_max = high, .values = true });
     dt_chart_reference(c, &(dt_reference){ .label = label[3], .offset = m->peak });

@@ -269,16 +269,11 @@ static void draw(const char *folder, const char *file, const char *title, const 
 static void draw_curves(const char *folder, const course *s, curve curves[4]) {
     char title[200];
     const size_t last = curves[0].n - 1;
-    int best = 0, lowest = 0;
-    for (int k = 1; k < 4; ++k) {
-        if (curves[k].accuracy[last] > curves[best].accuracy[last]) best = k;
-        if (curves[k].loss[last] < curves[lowest].loss[last]) lowest = k;
-    }
-    snprintf(title, sizeof title, "After %d epoch%s the training loss is %.2f with plain SGD, %.2f with %s", s->epochs, s->epochs == 1 ? "" : "s",
-             curves[0].loss[last], curves[lowest].loss[last], names[lowest]);
+    double loss[4], accuracy[4], seconds[4];
+    for (int k = 0; k < 4; ++k) loss[k] = curves[k].loss[last], accuracy[k] = curves[k].accuracy[last], seconds[k] = curves[k].seconds;
+    say_loss(s->epochs, 4, names, loss, title, sizeof title);
     draw(folder, "ch06_loss.png", title, "training loss, dropout on", s, curves, false);
-    snprintf(title, sizeof title, "One core reaches %.1f %% in %.1f s of training with %s; plain SGD %.1f %%", 100.0 * curves[best].accuracy[last],
-             curves[best].seconds, names[best], 100.0 * curves[0].accuracy[last]);
+    say_best(4, names, accuracy, seconds, title, sizeof title);
     draw(folder, "ch06_accuracy.png", title, "test accuracy", s, curves, true);
 }
 

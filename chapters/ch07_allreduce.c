@@ -299,15 +299,11 @@ static void verdict(const results *r, char *title, size_t size) {
     }
     const int big = r->sizes - 1;
     const double gain = r->t[now][big].median / r->t[WAYS - 1][big].median;
-    int mpi_wins = 0;
-    for (int k = 0; k < r->sizes; ++k) mpi_wins += r->t[5][k].median < r->t[6][k].median;
-    printf("shared memory is faster than MPI's own at %d of %d sizes; at %s it takes %.2f of %s's time\n", r->sizes - mpi_wins,
-           r->sizes, size_text(r->bytes[big], a), 1.0 / gain, dt_algorithm_name(ways[now]));
-    int length = snprintf(title, size, "%d ranks: ", r->p);
-    if (first == now) length += snprintf(title + length, size - (size_t)length, "%s is the best way by messages at both ends", dt_algorithm_name(ways[now]));
-    else length += snprintf(title + length, size - (size_t)length, "%s first, %s from %s", dt_algorithm_name(ways[first]),
-                            dt_algorithm_name(ways[now]), size_text(r->bytes[last_from], a));
-    snprintf(title + length, size - (size_t)length, "; shared memory is %.1f times as fast at %s", gain, size_text(r->bytes[big], a));
+    int wins = 0;
+    for (int k = 0; k < r->sizes; ++k) wins += r->t[6][k].median < r->t[5][k].median;
+    printf("shared memory is faster than MPI's own at %d of %d sizes; at %s it takes %.2f of %s's time\n", wins, r->sizes, size_text(r->bytes[big], a), 1.0 / gain, dt_algorithm_name(ways[now]));
+    say_allreduce(r->p, dt_algorithm_name(ways[first]), dt_algorithm_name(ways[now]), size_text(r->bytes[last_from], b), gain,
+                  size_text(r->bytes[big], a), title, size);
 }
 // [end]
 

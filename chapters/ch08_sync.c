@@ -9,7 +9,7 @@
 //
 //| by hand and by dt_train_sync: the same bits
 //| exact sums, 1 to 4 threads and 3 ranks (MPI): one hash
-//~ float sums, <num> to <num> threads and <num> ranks (MPI): <num> hashes
+//~ float sums, <num> to <num> threads and <num> ranks (MPI): <num> different
 //~ uneven shares: weights m/n miss by <num>, weights <num>/P miss by <num>
 //| sum with lr/4: the bits of the mean with lr
 //| sum with lr: the bits of the mean with 4 lr
@@ -225,8 +225,9 @@ static void compare_ranks(dt_comm *comm, job *exact, job *floats) {
     snprintf(sentence, sizeof sentence, "exact sums, %s: one hash", runs);
     must(comm, same == 5, sentence);
     if (dt_comm_rank(comm) == 0) {
-        printf("float sums, %s: %d hashes\n", runs, different);
-        printf("taking groups one at a time and rounding each costs %.0f %% here at P = 1\n", 100.0 * (exact[0].seconds / floats[0].seconds - 1.0));
+        printf("float sums, %s: %d different\n", runs, different);
+        say_cost(exact[0].seconds / floats[0].seconds, sentence, sizeof sentence);
+        printf("%s\n", sentence);
     }
 }
 
@@ -321,7 +322,7 @@ static void run_the_bug(dt_comm *comm, const settings *s, job j) {
     dt_err error = dt_comm_size(comm) > 1 ? train_by_hand(comm, &j) : dt_run_ranks(s->ranks, train_by_hand, &j);
     check_all(comm, error);
     if (dt_comm_rank(comm) == 0)
-        printf("lost-sum   %d ranks, %d epochs: rank 0's accuracy is %.2f %%%s\n", dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s->ranks, j.epochs,
+        printf("lost-sum   ranks %d, epochs %d: rank 0's accuracy is %.2f %%%s\n", dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s->ranks, j.epochs,
                100 * j.accuracy, j.stopped ? " (stopped early)" : "");
     end_if_asked(comm);
 }

@@ -9,7 +9,7 @@
 //| by hand and by dt_train_psgd, H = 3: the same bits
 //| by hand and by dt_train_psgd, once at the end: the same bits
 //| H = 1, every step: one step from equal values is one step with the mean gradient, to <= 1e-6
-//~ once          <num> averages      <num> bytes   <num> %    <num> s
+//~ once          <num> average       <num> bytes   <num> %    <num> s
 //~ rank <num> before the only average: <num> %; one rank with all the data: <num> %
 
 #include "chapter.h"
@@ -225,7 +225,7 @@ static int sweep(dt_comm *comm, int ranks, const job *first, job *run_at) {
         end_if_asked(comm);
         if (run_at[i].every) snprintf(h, sizeof h, "%u", run_at[i].every);
         if (dt_comm_rank(comm) == 0)
-            printf("%-8s %6u averages  %10llu bytes  %6.2f %%  %6.2f s\n", h, run_at[i].averages, (unsigned long long)run_at[i].bytes,
+            printf("%-8s %6u average%-1s  %10llu bytes  %6.2f %%  %6.2f s\n", h, run_at[i].averages, plural(run_at[i].averages), (unsigned long long)run_at[i].bytes,
                    100 * run_at[i].accuracy, run_at[i].seconds);
     }
     run_at[count - 1].every = steps; // where the picture shows it
@@ -241,12 +241,12 @@ static void draw(dt_comm *comm, const job *j, int count, int ranks, double one, 
     for (int i = 0; i < count; ++i) x[i] = j[i].every, y[i] = bytes ? (double)j[i].bytes : j[i].accuracy;
     char often[40] = "in every step";
     if (j->every > 1) snprintf(often, sizeof often, "every %u steps", j->every);
-    if (bytes) snprintf(title, sizeof title, "An average %s sends %.0f times what one at the end does", often, (double)j[0].bytes / (double)last->bytes);
-    else snprintf(title, sizeof title, "%d ranks: %.1f %% with an average %s, %.1f %% with one at the end; alone, a rank has %.1f %%", ranks,
+    if (bytes) say_traffic(j->every, (double)j[0].bytes, (double)last->bytes, title, sizeof title);
+    else snprintf(title, sizeof title, "P = %d: %.1f %% with an average %s, %.1f %% with one at the end; alone, a rank has %.1f %%", ranks,
                   100 * j[0].accuracy, often, 100 * last->accuracy, 100 * last->alone);
     snprintf(subtitle, sizeof subtitle, "%d epoch%s, SGD, lr %g, momentum %g, %u images a rank's step; the last point is PSGD: one average, at the end",
              last->s->epochs, last->s->epochs == 1 ? "" : "s", (double)last->s->lr, (double)last->s->momentum, dt_psgd_batch((uint32_t)last->s->batch, ranks));
-    snprintf(caption, sizeof caption, "%s, %u training and %u test images. %d ranks.%s ", last->train->name, last->train->count, last->test->count, ranks,
+    snprintf(caption, sizeof caption, "%s, %u training and %u test images. P = %d.%s ", last->train->name, last->train->count, last->test->count, ranks,
              ranks > dt_cores() ? " More ranks than cores: times are not shown." : "");
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = caption, .machine = true, .x_scale = DT_LOG2,
         .x_label = "H: steps between two averages", .x_ticks = x, .x_tick_count = (size_t)count, .y_label = bytes ? "sent by each rank (bytes)" : "test accuracy",

@@ -97,7 +97,11 @@ static void show_lost(void) {
     printf("load, add, store: %u of %u additions lost\n", lost_additions(1, false), 2u * ADDITIONS);
     printf("fetch-and-add:    %u of %u additions lost\n", lost_additions(1, true), 2u * ADDITIONS);
     printf("\nnumbers in the vector   lost\n");
-    for (uint32_t d = 1; d <= 1u << 16; d *= 16) printf("%21u   %.4f %%\n", d, 100.0 * lost_additions(d, false) / (2.0 * ADDITIONS));
+    for (uint32_t d = 1; d <= 1u << 16; d *= 16) {
+        char lost[64];
+        say_lost(lost_additions(d, false), 2.0 * ADDITIONS, lost, sizeof lost);
+        printf("%21u   %s\n", d, lost);
+    }
 }
 
 // ## 10.2 Where the theory holds: sparse updates

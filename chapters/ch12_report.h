@@ -56,47 +56,74 @@ static worker_row *row_of(report_data *d, const char *method, int workers) {
     return NULL;
 }
 
+enum { RUN_FIELDS = 12, EPOCH_FIELDS = 7 }; // of write_rows
+
+// Cuts a row at its commas; false if it has another number of fields. sscanf would read its numbers by the locale.
+static bool split(char *row, char *field[], int fields) {
+    row[strcspn(row, "\r\n")] = '\0';
+    for (int i = 0; i < fields; ++i) {
+        field[i] = row;
+        row += strcspn(row, ",");
+        if ((*row == ',') != (i + 1 < fields)) return false;
+        if (*row) *row++ = '\0';
+    }
+    return true;
+}
+
+// The numbers that stand in some of a row's fields.
+static bool numbers_in(char *const field[], const int *which, int n, double *value) {
+    for (int i = 0; i < n; ++i)
+        if (dt_number_parse(field[which[i]], &value[i]) != DT_OK) return false;
+    return true;
+}
+
+static dt_err add_run(report_data *d, char *const field[], const char *path, int line) {
+    static const int which[6] = { 1, 2, 4, 6, 7, 10 };
+    double v[6]; // workers, cores, epochs, seconds, images a second, accuracy
+    if (!numbers_in(field, which, 6, v) || v[0] < 1.0 || v[2] < 1.0)
+        return dt_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, line);
+    worker_row *row = row_of(d, field[0], (int)v[0]);
+    if (!row) return DT_OK;
+    if (d->dataset[0] && strncmp(d->dataset, field[3], sizeof d->dataset - 1) != 0)
+        return dt_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path, d->dataset, field[3]);
+    if (d->cores && d->cores != (int)v[1])
+        return dt_fail(DT_EDATA, "%s: rows of %d and of %d cores cannot go into one chart", path, d->cores, (int)v[1]);
+    snprintf(d->dataset, sizeof d->dataset, "%s", field[3]);
+    d->cores = (int)v[1];
+    d->images = floor(v[4] * v[3] / v[2] + 0.5);
+    row->epochs = (int)v[2];
+    add_sample(&row->seconds, v[3]);
+    add_sample(&row->accuracy, v[5]);
+    snprintf(row->hash, sizeof row->hash, "%s", row->runs && strcmp(row->hash, field[11]) != 0 ? "varies" : field[11]);
+    ++row->runs;
+    return DT_OK;
+}
+
 static dt_err read_runs(report_data *d, const char *path) {
-    char line[512], method[16], dataset[64], hash[24];
-    int workers, cores, epochs, batch, number = 0;
-    double seconds, images, train_loss, test_loss, accuracy;
+    char line[512], *field[RUN_FIELDS];
+    int number = 0;
+    dt_err error = DT_OK;
     FILE *f = fopen(path, "r");
     if (!f) return dt_fail(DT_EIO, "%s: cannot be read; run ch12 with --csv %s first", path, path);
-    while (fgets(line, sizeof line, f)) {
+    while (error == DT_OK && fgets(line, sizeof line, f)) {
         if (++number == 1) continue; // the header
-        if (sscanf(line, "%15[^,],%d,%d,%63[^,],%d,%d,%lf,%lf,%lf,%lf,%lf,%23s", method, &workers, &cores, dataset, &epochs, &batch,
-                   &seconds, &images, &train_loss, &test_loss, &accuracy, hash) != 12) {
-            fclose(f);
-            return dt_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
-        }
-        worker_row *row = row_of(d, method, workers);
-        if (!row) continue;
-        if (d->dataset[0] && strcmp(d->dataset, dataset) != 0) {
-            fclose(f);
-            return dt_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path, d->dataset, dataset);
-        }
-        memcpy(d->dataset, dataset, sizeof dataset);
-        d->cores = cores;
-        d->images = floor(images * seconds / epochs + 0.5);
-        row->epochs = epochs;
-        add_sample(&row->seconds, seconds);
-        add_sample(&row->accuracy, accuracy);
-        snprintf(row->hash, sizeof row->hash, "%s", row->runs && strcmp(row->hash, hash) != 0 ? "varies" : hash);
-        ++row->runs;
+        error = split(line, field, RUN_FIELDS) ? add_run(d, field, path, number)
+                                               : dt_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
     }
     fclose(f);
+    if (error != DT_OK) return error;
     return d->dataset[0] ? DT_OK : dt_fail(DT_EDATA, "%s: holds no runs", path);
 }
 
 static void read_epochs(report_data *d, const char *path) { // absent: the runs' own times are used
-    char line[512], method[16], dataset[64];
-    int workers, cores, epoch;
-    double seconds, images;
+    static const int which[2] = { 1, 5 };
+    char line[512], *field[EPOCH_FIELDS];
+    double v[2]; // workers, seconds
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "%15[^,],%d,%d,%63[^,],%d,%lf,%lf", method, &workers, &cores, dataset, &epoch, &seconds, &images) != 7) continue;
-        worker_row *row = row_of(d, method, workers);
-        if (row) add_sample(&row->epoch_seconds, seconds);
+        if (!split(line, field, EPOCH_FIELDS) || !numbers_in(field, which, 2, v)) continue;
+        worker_row *row = row_of(d, field[0], (int)v[0]);
+        if (row) add_sample(&row->epoch_seconds, v[1]);
     }
     if (f) fclose(f);
     for (int m = 0; m < 3; ++m)
@@ -118,12 +145,6 @@ static bool same_hash(const method_rows *m) {
     return m->n > 0 && strcmp(m->row[0].hash, "varies") != 0;
 }
 
-static const worker_row *row_with(const method_rows *m, int workers) {
-    for (int i = 0; i < m->n; ++i)
-        if (m->row[i].workers == workers) return &m->row[i];
-    return NULL;
-}
-
 static void accuracy_range(const method_rows *m, double *low, double *high) {
     *low = 1.0;
     *high = 0.0;
@@ -132,6 +153,12 @@ static void accuracy_range(const method_rows *m, double *low, double *high) {
         *low = a < *low ? a : *low;
         *high = a > *high ? a : *high;
     }
+}
+
+static double widest_range(const method_rows *m) { // of the accuracies that runs of one number of workers had
+    double widest = 0.0;
+    for (int i = 0; i < m->n; ++i) widest = fmax(widest, spread_of(&m->row[i].accuracy).max - spread_of(&m->row[i].accuracy).min);
+    return widest;
 }
 
 // ---- Tables. The last two columns are the lab report's own, PyTorch on a 4-core laptop; its accuracy with several
@@ -160,44 +187,44 @@ static void print_table(const report_data *d, const method_rows *m) {
 
 // ---- Comment
 
-static void print_speed_comment(const method_rows *m, int cores) {
-    int best = 0;
-    for (int i = 1; i < m->n; ++i)
-        if (speedup(m, i) > speedup(m, best)) best = i;
-    if (m->n < 2 || m->row[0].workers != 1) return;
-    const worker_row *full = row_with(m, cores), *last = &m->row[m->n - 1];
-    printf("%s: fastest with %d workers, %.2f times one worker.", m->name, m->row[best].workers, speedup(m, best));
-    if (full && last->workers > cores) {
-        const double at_full = speedup(m, (int)(full - m->row)), at_last = speedup(m, m->n - 1);
-        printf(" With %d, one for each core, it is %.2f; beyond, the workers share the same %d cores: with %d it is %.2f", cores, at_full,
-               cores, last->workers, at_last);
-        printf(at_last > 0.95 * at_full ? ", about the same: they\n  never wait for each other." : ", and what\n"
-               "  is lost is waiting for the one that has not had its turn, and work that does not divide evenly.");
+// The numbers that says.h chooses its words by.
+typedef struct figures { int n, workers[MAX_WORKERS]; double speed[MAX_WORKERS], seconds[MAX_WORKERS], low, high; } figures;
+
+static figures figures_of(const method_rows *m) {
+    figures f = { .n = m->n };
+    for (int i = 0; i < m->n; ++i) {
+        f.workers[i] = m->row[i].workers;
+        f.speed[i] = speedup(m, i);
+        f.seconds[i] = spread_of(&m->row[i].epoch_seconds).median;
     }
-    printf("\n");
+    accuracy_range(m, &f.low, &f.high);
+    return f;
+}
+
+static void print_wrapped(const char *text) { // in lines of at most 120 characters
+    for (size_t length = strlen(text); length; length = strlen(text)) {
+        size_t end = length;
+        while (end > 118) for (--end; text[end] != ' ' && end > 0; --end) continue;
+        if (end == 0) end = length; // one word
+        printf("%.*s\n%s", (int)end, text, end < length ? "  " : "");
+        text += end + (end < length);
+    }
 }
 
 static void print_comment(const report_data *d) {
-    const method_rows *sync = &d->method[0], *psgd = &d->method[1], *hogwild = &d->method[2];
-    double low, high;
+    char text[400];
     printf("\nComment\n");
-    for (int m = 0; m < 3; ++m) print_speed_comment(&d->method[m], d->cores);
-    if (sync->n > 1) {
-        accuracy_range(sync, &low, &high);
-        if (same_hash(sync)) printf("%s: every number of workers ends with the same parameters, bit for bit, and %.2f %% accuracy.\n", sync->name, 100 * low);
-        else printf("%s: accuracy between %.2f and %.2f %%; the parameters differ between numbers of workers.\n", sync->name, 100 * low, 100 * high);
-    }
-    if (psgd->n > 1) {
-        const worker_row *first = &psgd->row[0], *last = &psgd->row[psgd->n - 1];
-        printf("%s: accuracy goes from %.2f %% with %d worker%s to %.2f %% with %d: each sees only its share of the data, and the one average\n"
-               "  at the end lies between nets that went their own ways.\n", psgd->name, 100 * spread_of(&first->accuracy).median, first->workers,
-               first->workers == 1 ? "" : "s", 100 * spread_of(&last->accuracy).median, last->workers);
-    }
-    if (hogwild->n > 1) {
-        accuracy_range(hogwild, &low, &high);
-        printf("%s: median accuracy between %.2f and %.2f %% after one pass over the data, shared by all workers; changes computed on\n"
-               "  parameters that others have moved meanwhile, and changes lost, cost %s.\n", hogwild->name, 100 * low, 100 * high,
-               high - low < 0.01 ? "less than a point here" : "what the table shows");
+    for (int k = 0; k < 3; ++k) {
+        const method_rows *m = &d->method[k];
+        const figures f = figures_of(m);
+        if (m->n < 2) continue;
+        const worker_row *first = &m->row[0], *last = &m->row[m->n - 1];
+        say_speed((says_method)k, m->name, f.n, f.workers, f.speed, d->cores, text, sizeof text);
+        print_wrapped(text);
+        if (k == SAYS_SYNC) say_same_bits(m->name, same_hash(m), f.low, f.high, text, sizeof text);
+        else say_accuracy((says_method)k, m->name, first->workers, spread_of(&first->accuracy).median, last->workers,
+                          spread_of(&last->accuracy).median, widest_range(m), text, sizeof text);
+        print_wrapped(text);
     }
 }
 
@@ -220,30 +247,15 @@ static void add_series(dt_chart *chart, const method_rows *m, enum what what) {
 
 static void report_title(const report_data *d, enum what what, char *title, size_t size) {
     const method_rows *sync = &d->method[0], *psgd = &d->method[1];
-    double low = 0, high = 0;
-    int best = 0, used;
-    accuracy_range(sync, &low, &high);
-    for (int i = 1; i < sync->n; ++i)
-        if (speedup(sync, i) > speedup(sync, best)) best = i;
-    if (sync->n == 0) snprintf(title, size, "%s: %s", d->dataset, what == ACCURACY ? "accuracy" : "training time");
-    else if (what == SPEEDUP && best > 0)
-        snprintf(title, size, "%s: %d ranks train %.2f times as fast as one; more ranks than the %d core%s gain nothing", d->dataset,
-                 sync->row[best].workers, speedup(sync, best), d->cores, d->cores == 1 ? "" : "s");
-    else if (what == SPEEDUP) snprintf(title, size, "%s: on %d core%s, more ranks do not train faster", d->dataset, d->cores, d->cores == 1 ? "" : "s");
-    else if (what == EPOCH_SECONDS)
-        snprintf(title, size, "%s: an epoch of %.0f images takes %.2f s on one rank and %.2f s on %d", d->dataset, d->images,
-                 spread_of(&sync->row[0].epoch_seconds).median, spread_of(&sync->row[best].epoch_seconds).median, sync->row[best].workers);
-    else {
-        used = same_hash(sync) ? snprintf(title, size, "%s: summing gradients keeps %.2f %% for every number of workers", d->dataset, 100 * low)
-                               : snprintf(title, size, "%s: summing gradients gives %.2f to %.2f %%", d->dataset, 100 * low, 100 * high);
-        if (psgd->n > 1 && used > 0 && (size_t)used < size)
-            snprintf(title + used, size - (size_t)used, "; one average at the end gives %.1f %% with %d", 100 * spread_of(&psgd->row[psgd->n - 1].accuracy).median,
-                     psgd->row[psgd->n - 1].workers);
-    }
+    const figures f = figures_of(sync);
+    const worker_row *most = psgd->n ? &psgd->row[psgd->n - 1] : NULL;
+    if (what == SPEEDUP) say_speed_title(d->dataset, f.n, f.workers, f.speed, d->cores, title, size);
+    else if (what == EPOCH_SECONDS) say_epoch_title(d->dataset, d->images, f.n, f.workers, f.seconds, title, size);
+    else say_accuracy_title(d->dataset, f.n, same_hash(sync), f.low, f.high, most ? most->workers : 0, most ? spread_of(&most->accuracy).median : 0.0, title, size);
 }
 
 static dt_err draw(const report_data *d, enum what what, const char *stem, const char *ending) {
-    static const char *const y_label[] = { "seconds an epoch", "speedup over one worker of the same method", "accuracy on the 10 000 test images" };
+    static const char *const y_label[] = { "seconds an epoch", "speedup over one worker of the same method", "test accuracy" };
     char title[256], path[600], subtitle[160];
     report_title(d, what, title, sizeof title);
     snprintf(path, sizeof path, "%s_%s.png", stem, ending);

@@ -4,6 +4,7 @@
 #define CHAPTER_H
 
 #include "../dtrain.h"
+#include "says.h"
 
 #include <getopt.h>
 #include <math.h>
@@ -149,8 +150,9 @@ CHAPTER_FN bool set_option(const option_desc *o, const char *text, char *why, si
         snprintf(why, size, "--%s %s: a number of steps such as 16, or of epochs such as 1e, is needed", o->name, text);
         return false;
     }
-    float x = strtof(text, &end);
-    if (end != text && !*end && (x > 0.0f || (o->kind == 'z' && x >= 0.0f)) && x < 1e30f) { *(float *)o->value = x; return true; }
+    double number = 0.0; // a float of it is above 0 or not as the number is, unless that is below 1e-45
+    const float x = dt_number_parse(text, &number) == DT_OK && number < 1e30 ? (float)number : -1.0f;
+    if (x > 0.0f || (o->kind == 'z' && x >= 0.0f)) { *(float *)o->value = x; return true; }
     snprintf(why, size, "--%s %s: a number %s 0 is needed", o->name, text, o->kind == 'z' ? "of at least" : "above");
     return false;
 }

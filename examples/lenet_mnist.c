@@ -154,11 +154,9 @@ static void verdict(const settings *s, int ranks, const run *r, double lone) {
     const double ratio = r->sync / r->comp, gain = ranks * lone / (r->comp + r->sync);
     printf("\nTcomp %.3f ms (%.3f ms where rank 0 runs alone), Tsync %.3f ms, for %d images a rank: Tsync/Tcomp %.3f, R - 1 = %d\n", r->comp * 1e3,
            lone * 1e3, r->sync * 1e3, s->batch, ratio, ranks - 1);
-    if (ranks == 1) { printf("one rank: nothing to win, nothing to pay\n"); return; }
-    printf("the condition %s: %d ranks %s an epoch sooner than one\n", ratio < ranks - 1 ? "holds" : "does not hold", ranks, ratio < ranks - 1 ? "end" : "do not end");
-    printf("against a rank that is really alone: %.2f times its speed", gain);
-    if (ranks > dt_cores()) printf("; %d ranks share %d core%s, so Tcomp is not what it was alone, which the condition assumes", ranks, dt_cores(), dt_cores() == 1 ? "" : "s");
-    printf("\n");
+    char sentence[300];
+    say_condition(ranks, ratio, gain, dt_cores(), sentence, sizeof sentence);
+    printf("%s\n", sentence);
 }
 
 int main(int argc, char **argv) {

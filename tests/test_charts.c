@@ -40,6 +40,22 @@ static const double lows[] = { 0.98, 1.85, 1.7, 1.8, 1.7 }, highs[] = { 1.02, 1.
 
 /* ---- The font ---- */
 
+/* The length of a character's strokes, which must lie in its box, as [S9.1] says. */
+static float ink_in_box(int code) {
+    dti_segment g[DTI_FONT_SEGMENTS];
+    float width = 0, length = 0;
+    const int n = dti_font_strokes(code, g, &width);
+    const float half = dti_font_find(code).raised ? 0.03f : 0.05f; /* of a stroke's thickness */
+    for (int i = 0; i < n; ++i) {
+        const float x[2] = { g[i].x0, g[i].x1 }, y[2] = { g[i].y0, g[i].y1 };
+        for (int k = 0; k < 2; ++k)
+            if (!(x[k] >= half - 1e-5f && x[k] <= width - half + 1e-5f && y[k] >= DTI_FONT_BOTTOM + 0.05f && y[k] <= DTI_FONT_TOP - 0.05f))
+                fail_msg("U+%04X: point (%g, %g) outside of the box, width %g", (unsigned)code, (double)x[k], (double)y[k], (double)width);
+        length += hypotf(x[1] - x[0], y[1] - y[0]);
+    }
+    return length;
+}
+
 static void every_glyph_has_ink_and_stays_in_its_box(void **state) {
     (void)state;
     for (int code = 32; code <= 126; ++code) {
@@ -51,14 +67,7 @@ static void every_glyph_has_ink_and_stays_in_its_box(void **state) {
         assert_true(fabsf(dti_text_width(text, SIZE_MAX) - width) < 1e-6f);
         assert_true(n < DTI_FONT_SEGMENTS);
         assert_int_equal(n == 0, code == ' ');
-        float length = 0;
-        for (int i = 0; i < n; ++i) {
-            const float x[2] = { g[i].x0, g[i].x1 }, y[2] = { g[i].y0, g[i].y1 };
-            for (int k = 0; k < 2; ++k)
-                if (!(x[k] >= 0.05f - 1e-5f && x[k] <= width - 0.05f + 1e-5f && y[k] >= DTI_FONT_BOTTOM + 0.05f && y[k] <= DTI_FONT_TOP - 0.05f))
-                    fail_msg("'%c': point (%g, %g) outside of the box, width %g", code, (double)x[k], (double)y[k], (double)width);
-            length += hypotf(x[1] - x[0], y[1] - y[0]);
-        }
+        const float length = ink_in_box(code);
         assert_true(code == ' ' || length >= 0.049f);
     }
 }
@@ -96,6 +105,65 @@ static void utf8_is_decoded_and_malformed_bytes_end(void **state) {
     for (int i = 0; i < 2; ++i) assert_int_equal(dti_text_next(&bad), 0xfffd);
     assert_int_equal(dti_text_next(&bad), 0);
     assert_true(dti_text_width("\xff\xff", SIZE_MAX) > 1); /* two boxes */
+}
+
+static bool same_strokes(int p, int q) {
+    dti_segment a[DTI_FONT_SEGMENTS], b[DTI_FONT_SEGMENTS];
+    const int n = dti_font_strokes(p, a, NULL), m = dti_font_strokes(q, b, NULL);
+    return n == m && memcmp(a, b, (size_t)n * sizeof *a) == 0;
+}
+
+/* How often the text would be drawn as the empty box. */
+static int boxes(const char *s) {
+    int n = 0;
+    for (int code; (code = dti_text_next(&s));) n += same_strokes(code, 0x10fffe);
+    return n;
+}
+
+static void letters_with_accents_are_drawn(void **state) {
+    (void)state;
+    for (int code = 0xc0; code <= 0x17f; ++code) {
+        const dti_made made = dti_font_find(code);
+        assert_true(ink_in_box(code) > 0.05f);
+        assert_false(same_strokes(code, 0x10fffe));
+        for (int p = 0xc0; p < code; ++p) /* no two with other letters or marks look alike, nor like the letter alone */
+            if (made.mark || made.second) {
+                const dti_made other = dti_font_find(p);
+                const bool twin = other.glyph == made.glyph && other.mark == made.mark && other.second == made.second;
+                if (same_strokes(code, p) != twin) fail_msg("U+%04X and U+%04X look alike", (unsigned)code, (unsigned)p);
+            }
+        if (made.mark) assert_false(same_strokes(code, made.glyph->code));
+    }
+    assert_true(same_strokes(0x138, 'k') && !same_strokes(0xe9, 'e') && !same_strokes(0xe9, 0xe8));
+    assert_int_equal(dti_font_find(0xdf).glyph->code, 's'); /* sharp s: two of them, as wide as these */
+    assert_true(fabsf(dti_text_width("\xc3\x9f", SIZE_MAX) - dti_text_width("ss", SIZE_MAX)) < 1e-6f);
+    dti_segment g[DTI_FONT_SEGMENTS];
+    assert_int_equal(dti_font_strokes('i', g, NULL), dti_font_strokes(0x131, g, NULL) + 1); /* i has a dot, and with an accent none */
+    assert_int_equal(dti_font_strokes(0xed, g, NULL), 2);
+}
+
+static void accents_take_no_room_of_their_own(void **state) {
+    (void)state;
+    static const char *const pair[][2] = { { "R\xc3\xa9, na\xc3\xafve", "Re, naive" }, { "\xc3\x89""COLE", "ECOLE" }, { "\xc5\x81\xc3\xb3\x64\xc5\xba", "Lodz" },
+        { "\xe2\x80\x9cq\xe2\x80\x9d", "\"q\"" }, { "a\xc2\xa0""b", "a b" } };
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; ++i) {
+        assert_true(fabsf(dti_text_width(pair[i][0], SIZE_MAX) - dti_text_width(pair[i][1], SIZE_MAX)) < 1e-6f);
+        const dti_paragraph a = dti_wrap(pair[i][0], 10, 30), b = dti_wrap(pair[i][1], 10, 30);
+        assert_int_equal(a.lines, b.lines); /* and lines break after the same characters */
+    }
+}
+
+/* What the header says that is drawn, and that nothing else is. */
+static void what_is_drawn_is_what_the_header_says(void **state) {
+    (void)state;
+    char ascii[96] = "";
+    for (int i = 0; i < 95; ++i) ascii[i] = (char)(32 + i);
+    assert_int_equal(boxes(ascii), 0);
+    assert_int_equal(boxes("°±·×÷µαβ–—‘’“”„…→−≈≤≥⁰¹²³⁴⁵⁶⁷⁸⁹⁻"), 0);
+    assert_int_equal(boxes("ΩγЯ中😀€ƀẞ"), 8);
+    for (int code = 0x2070; code < 0x207c; ++code)
+        if (boxes((const char[]){ (char)0xe2, (char)0x81, (char)(0x80 | (code & 63)), 0 }) == 0) assert_true(ink_in_box(code) > 0.1f);
+    assert_true(dti_text_width("⁵", SIZE_MAX) < 0.7f * dti_text_width("5", SIZE_MAX));
 }
 
 /* ---- Pictures ---- */
@@ -274,10 +342,119 @@ static void numbers_read_well(void **state) {
         { DT_TICKS_SECONDS, 0, 2, "2 s" }, { DT_TICKS_SI, 0, 20000, "20 k" }, { DT_TICKS_PERCENT, 0.005, 0.985, "98.5%" }, { DT_TICKS_PERCENT, 0.1, 0.5, "50%" } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         const dti_chart_axis a = { .format = cases[i].format, .step = cases[i].step };
-        char text[32];
+        char text[DTI_NUMBER];
         dti_tick_text(&a, cases[i].value, text);
         assert_string_equal(text, cases[i].want);
     }
+}
+
+static void powers_of_ten_read_well(void **state) {
+    (void)state;
+    static const struct { dt_tick_format format; dt_axis_scale scale; double step, value, ticks[2]; const char *want; } cases[] = {
+        { DT_TICKS_PLAIN, DT_LOG10, 0, 1e-5, { 1e-5, 1 }, "10⁻⁵" }, { DT_TICKS_PLAIN, DT_LOG10, 0, 0.01, { 1e-5, 1 }, "10⁻²" },
+        { DT_TICKS_PLAIN, DT_LOG10, 0, 1, { 1e-5, 1 }, "1" }, { DT_TICKS_PLAIN, DT_LOG10, 0, 10, { 1, 1e7 }, "10" }, { DT_TICKS_PLAIN, DT_LOG10, 0, 5e6, { 1, 1e7 }, "5×10⁶" },
+        { DT_TICKS_PLAIN, DT_LOG10, 0, 0.01, { 0.001, 1 }, "0.01" }, { DT_TICKS_PLAIN, DT_LINEAR, 2e-5, 4e-5, { 0, 8e-5 }, "4×10⁻⁵" },
+        { DT_TICKS_PLAIN, DT_LINEAR, 2e-5, 0, { 0, 8e-5 }, "0" }, { DT_TICKS_PLAIN, DT_LINEAR, 5e5, 5e5, { 0, 2e6 }, "0.5×10⁶" },
+        { DT_TICKS_PLAIN, DT_LINEAR, 1e-288, 3e-288, { 1e-288, 4e-288 }, "3×10⁻²⁸⁸" }, { DT_TICKS_PLAIN, DT_LOG2, 0, 1048576, { 1, 1048576 }, "2²⁰" },
+        { DT_TICKS_SI, DT_LOG10, 0, 3e-288, { 0, 0 }, "3×10⁻²⁸⁸" }, { DT_TICKS_SI, DT_LOG10, 0, 1e-12, { 0, 0 }, "1 p" }, { DT_TICKS_SI, DT_LOG10, 0, 2e15, { 0, 0 }, "2×10¹⁵" },
+        { DT_TICKS_SI, DT_LINEAR, 0.5, 1e9 + 0.5, { 1e9, 1e9 + 3 }, "1.0000000005 G" }, { DT_TICKS_SECONDS, DT_LINEAR, 0, 3e-15, { 0, 0 }, "3×10⁻¹⁵ s" },
+        { DT_TICKS_SECONDS, DT_LINEAR, 0, 2e6, { 0, 0 }, "2×10⁶ s" }, { DT_TICKS_SECONDS, DT_LINEAR, 0, 5000, { 0, 0 }, "5000 s" }, { DT_TICKS_BYTES, DT_LINEAR, 0, 1e-9, { 0, 0 }, "10⁻⁹ B" },
+        { DT_TICKS_PERCENT, DT_LINEAR, 2e-9, 4e-9, { 0, 6e-9 }, "4×10⁻⁷%" } };
+    char text[DTI_NUMBER];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        const dti_chart_axis a = { .format = cases[i].format, .scale = cases[i].scale, .step = cases[i].step, .tick = { cases[i].ticks[0], cases[i].ticks[1] }, .ticks = 2 };
+        dti_tick_text(&a, cases[i].value, text);
+        assert_string_equal(text, cases[i].want);
+    }
+    static const struct { double value; const char *want; } bars[] = { { 1234.5, "1234" }, { 12.345, "12.3" }, { 999.9996, "1000" }, { 0, "0" }, { 0.25, "0.25" },
+        { 1e6, "10⁶" }, { 3.14e-288, "3.14×10⁻²⁸⁸" }, { -2.5e-7, "-2.5×10⁻⁷" }, { -1e-5, "-10⁻⁵" }, { 999999.9, "10⁶" }, { 123456, "123456" } };
+    for (size_t i = 0; i < sizeof bars / sizeof *bars; ++i) {
+        dti_number_text(bars[i].value, 3, text);
+        assert_string_equal(text, bars[i].want);
+    }
+}
+
+/* The value that a tick's text tells a reader. */
+static double value_of(const char *text) {
+    static const char *const si[] = { "p", "n", "µ", "m", "k", "M", "G", "T" };
+    char number[64];
+    size_t n = 0;
+    int exponent = 0, base = 10;
+    double value = 1;
+    for (; *text && strchr("+-.,0123456789", *text); ++text)
+        if (*text != ',') number[n++] = *text;
+    number[n] = 0;
+    if (strncmp(text, "×", 2) == 0) { value = strtod(number, NULL); base = strtol(text + 2, (char **)&text, 10) == 2 ? 2 : 10; }
+    else if ((unsigned char)*text > 0xc2 || ((unsigned char)*text == 0xc2 && (unsigned char)text[1] != 0xb5)) { /* 10 or 2, raised */
+        base = abs((int)strtol(number, NULL, 10));
+        value = *number == '-' ? -1 : 1;
+    } else value = strtod(number, NULL);
+    bool less = false;
+    for (int code; (unsigned char)*text > 127 && (code = dti_text_next(&text)) != 0xb5;) {
+        const dti_made made = dti_font_find(code);
+        assert_true(made.raised);
+        if (made.glyph->code == '-') less = true; else exponent = 10 * exponent + made.glyph->code - '0';
+    }
+    if (less) exponent = -exponent;
+    value = value * pow(base, exponent / 2) * pow(base, exponent - exponent / 2);
+    if (*text == '%') return value / 100;
+    if (*text == ' ') ++text;
+    for (int k = 0; k < 8; ++k)
+        if (strncmp(text, si[k], strlen(si[k])) == 0) return value * pow(1000, k < 4 ? k - 4 : k - 3);
+    return value;
+}
+
+static void ticks_tell_their_values_apart(void **state) {
+    (void)state;
+    static const double ends[][2] = { { 0, 1 }, { 1, 5 }, { 1e-11, 1e-1 }, { 1e9, 1e9 + 3 }, { 2e-288, 5e-288 }, { 0, 1.2e6 }, { 5e-4, 1e-3 }, { 1, 1e7 }, { 0, 9e-4 },
+        { -1e299, 1e299 }, { 3, 1e299 }, { 1e-299, 1 }, { 1e15, 3e16 }, { -3e-7, 2e-7 }, { 0.98, 0.99 }, { 5e-324, 1e-322 }, { 999999, 1000001 }, { 123456.5, 123456.75 } };
+    static const dt_tick_format formats[] = { DT_TICKS_PLAIN, DT_TICKS_SI, DT_TICKS_PERCENT, DT_TICKS_SECONDS };
+    for (size_t e = 0; e < sizeof ends / sizeof *ends; ++e)
+        for (int k = 0; k < 12; ++k) {
+            char text[DTI_TICKS][DTI_NUMBER];
+            dt_chart *c = dt_chart_new(&(dt_chart_desc){ .y_format = formats[k % 4], .y_scale = (dt_axis_scale)(k / 4) });
+            dt_chart_line(c, &(dt_series){ .n = 2, .x = xs, .y = ends[e] });
+            dti_chart_ranges(c);
+            assert_true(isfinite(c->y.lo) && isfinite(c->y.hi) && c->y.lo < c->y.hi && c->y.ticks >= 2);
+            for (int i = 0; i < c->y.ticks; ++i) {
+                dti_tick_text(&c->y, c->y.tick[i], text[i]);
+                const double said = value_of(text[i]), is = fabs(c->y.tick[i]) < 1e-9 * c->y.step ? 0 : c->y.tick[i];
+                if (!(fabs(said - is) <= 6e-4 * fabs(is))) fail_msg("%g is written \"%s\", which reads as %g", is, text[i], said);
+                for (int j = 0; j < i; ++j)
+                    if (strcmp(text[i], text[j]) == 0) fail_msg("%.12g and %.12g are both written \"%s\"", c->y.tick[j], is, text[i]);
+            }
+            dt_chart_free(c);
+        }
+}
+
+/* The words under a chart of these values. */
+static const char *said_of(const double *y, size_t n, dt_axis_scale scale, bool bars) {
+    static char words[400];
+    static const char *const names[] = { "a", "b", "c", "d", "e" };
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = "left out", .caption = "caption", .y_scale = scale });
+    if (bars) dt_chart_bars(c, &(dt_bars){ .groups = n, .series = 1, .names = names, .y = y });
+    else dt_chart_line(c, &(dt_series){ .n = n, .x = xs, .y = y, .y_min = y, .y_max = y });
+    assert_sound(c);
+    assert_sound(c); /* twice: the words are not added again */
+    snprintf(words, sizeof words, "%s", c->caption);
+    dt_chart_free(c);
+    return words;
+}
+
+static void what_is_left_out_is_said(void **state) {
+    (void)state;
+    static const double wild[] = { 1e300, -1e300, INFINITY, 3, 4 }, low[] = { 0, -1, 2, 3, 1e300 }, gap[] = { 1, NAN, 2, 3, 4 };
+    assert_string_equal(said_of(ys, 5, DT_LINEAR, false), "caption");
+    assert_string_equal(said_of(gap, 5, DT_LOG10, false), "caption");
+    assert_string_equal(said_of(low, 4, DT_LINEAR, false), "caption");
+    assert_string_equal(said_of(wild, 5, DT_LINEAR, true), "caption\nNot drawn: 3 values infinite or beyond 10³⁰⁰.");
+    assert_string_equal(said_of(wild, 5, DT_LINEAR, false), "caption\nNot drawn: 9 values infinite or beyond 10³⁰⁰."); /* with both ends of the bars */
+    assert_string_equal(said_of(low, 5, DT_LOG2, true), "caption\nNot drawn: 1 value infinite or beyond 10³⁰⁰, 2 values not above 0 on a logarithmic axis.");
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = "histogram" });
+    dt_chart_histogram(c, &(dt_histogram){ .n = 5, .values = wild, .bins = 5 });
+    assert_sound(c);
+    assert_string_equal(c->caption, "Not drawn: 3 values infinite or beyond 10³⁰⁰.");
+    dt_chart_free(c);
 }
 
 /* ---- Files and failures ---- */
@@ -374,6 +551,9 @@ int main(void) {
         cmocka_unit_test(no_two_glyphs_are_the_same),
         cmocka_unit_test(digits_are_equally_wide_and_capital_high),
         cmocka_unit_test(utf8_is_decoded_and_malformed_bytes_end),
+        cmocka_unit_test(letters_with_accents_are_drawn),
+        cmocka_unit_test(accents_take_no_room_of_their_own),
+        cmocka_unit_test(what_is_drawn_is_what_the_header_says),
         cmocka_unit_test(a_chart_is_not_blank_and_its_text_is_clear),
         cmocka_unit_test(long_titles_and_labels_wrap),
         cmocka_unit_test(every_size_and_scale_is_sound),
@@ -383,6 +563,9 @@ int main(void) {
         cmocka_unit_test(odd_data_gives_a_sensible_axis),
         cmocka_unit_test(counts_are_ticks),
         cmocka_unit_test(numbers_read_well),
+        cmocka_unit_test(powers_of_ten_read_well),
+        cmocka_unit_test(ticks_tell_their_values_apart),
+        cmocka_unit_test(what_is_left_out_is_said),
         cmocka_unit_test(png_and_csv_are_written),
         cmocka_unit_test(a_path_that_cannot_be_written_is_named),
         cmocka_unit_test(a_bad_size_is_an_argument_error),

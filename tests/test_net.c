@@ -683,7 +683,7 @@ static dt_err train_some(dt_comm *comm, void *arg) {
     uint64_t hash = dt_hash(&gradients, sizeof gradients, dt_net_hash(net)), all[16];
     DT_TRY(dt_allgather(comm, &hash, sizeof hash, all));
     for (int r = 0; r < dt_comm_size(comm); ++r)
-        if (all[r] != hash) return dti_fail(DT_EDATA, "ranks %d and %d differ", dt_comm_rank(comm), r);
+        if (all[r] != hash) return dt_fail(DT_EDATA, "ranks %d and %d differ", dt_comm_rank(comm), r);
     if (dt_comm_rank(comm) == 0) s->hash = hash;
     dt_batches_free(&it);
     dt_optimizer_free(opt);

@@ -59,6 +59,9 @@ build/tests/make_idx: tests/make_idx.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	gcc $(TEST_BASE) -O1 -o $@ $< $(LDLIBS)
 
+#   these test what the chapters have, too
+build/tests/gcc/test_locale build/tests/gcc/test_says build/tests/aarch64/test_locale build/tests/aarch64/test_says: $(wildcard chapters/*.h)
+
 #   two compilations at once; what they print stays together
 test:
 	@$(MAKE) --no-print-directory -j2 $(TEST_ALL) $(CHAPTERS) $(EXAMPLES)
