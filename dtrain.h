@@ -7376,14 +7376,21 @@ static dt_err dti_sync_step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 /* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
    five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
    no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
-   to the core that has least (Graham 1969). DTRAIN_PLACE=off leaves them where they are. */
+   to the core that has least (Graham 1969). Where one may not use the same cores as the others, or its
+   environment says DTRAIN_PLACE=off, all stay where they are. */
 static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
     enum { MOST = 256 };
     const int ranks = dt_comm_size(comm), cores = dt_cores();
     const char *wish = getenv("DTRAIN_PLACE");
+    const bool willing = ranks > cores && cores < DTI_PLACES && !(wish && strcmp(wish, "off") == 0)
+                         && dti_cpus_get(allowed);
+    uint64_t mine = willing ? dt_hash(allowed, sizeof *allowed, 0) : 0;
     uint32_t all[MOST], load[MOST] = { 0 };
     *placed = false;
-    if (ranks <= cores || ranks > MOST || cores >= DTI_PLACES || dt_comm_hosts(comm) > 1 || (wish && strcmp(wish, "off") == 0)) return DT_OK;
+    if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
+    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };     /* the largest ~x is ~ of the smallest x */
+    DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
+    if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
     DT_TRY(dt_allgather(comm, &work, sizeof work, all));
     for (int turn = 0; turn < ranks; ++turn) {
         int most = -1, least = 0;
@@ -7393,7 +7400,7 @@ static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bo
             if (load[core] < load[least]) least = core;
         load[least] += all[most];
         all[most] = UINT32_MAX; /* placed */
-        if (most == dt_comm_rank(comm) && dti_cpus_get(allowed)) {
+        if (most == dt_comm_rank(comm)) {
             dti_pin(allowed, least);
             dti_move(comm, 1 + least, 1 + cores);
             *placed = true;
