@@ -73,6 +73,17 @@
 #define DTI_IMPLEMENT
 #ifdef __cplusplus
 #error "dtrain.h: compile the implementation as C; C++ programs include the declarations and link it"
+#undef DTI_IMPLEMENT /* here and below: that one error is enough */
+#endif
+/* Ranks and threads need POSIX and a little more, which -std=c11 hides unless a macro asks for it
+   before the first header of the C library. */
+#if defined(__linux__) && (defined(DTRAIN_WITH_MPI) || defined(DTRAIN_WITH_THREADS)) && !defined(_FEATURES_H)
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE
+#endif
+#elif defined(__linux__) && defined(DTRAIN_WITH_MPI) && !defined(__USE_MISC) && !defined(_BSD_SOURCE)
+#error "dtrain.h: DTRAIN_WITH_MPI needs -D_DEFAULT_SOURCE, or this header before the C library's"
+#undef DTI_IMPLEMENT
 #endif
 #endif
 
@@ -104,6 +115,7 @@
 
 #if defined(DT_MALLOC) != defined(DT_FREE)
 #error "dtrain.h: define both DT_MALLOC(bytes) and DT_FREE(pointer), or neither"
+#undef DTI_IMPLEMENT
 #endif
 
 #define DT_LANES 16 /* images in a lane group, on every machine: see [S4.3] */
