@@ -54,7 +54,8 @@
 
    Compiler flags: -O3 -march=native for speed. The kernels say where they fuse multiply and add; with
    -ffp-contract=off the rest is not fused behind their back, and builds for different instruction sets with FMA give
-   the same bits. Links with libm. C11; GCC or Clang give vectors, other compilers plain loops. Licence: MIT, at the end. */
+   the same bits. -ffast-math and its parts are refused. Links with libm. C11; GCC or Clang give vectors, other
+   compilers plain loops. Licence: MIT, at the end. */
 
 /* ==== [S1] Configuration, errors, memory, time ============================ */
 
@@ -74,6 +75,14 @@
 #ifdef __cplusplus
 #error "dtrain.h: compile the implementation as C; C++ programs include the declarations and link it"
 #undef DTI_IMPLEMENT /* here and below: that one error is enough */
+#endif
+/* Exact sums, exp and the tests for NaN are written for IEEE 754, and these flags are a licence to
+   compute something else. What shows in no macro is found when a net is built [S5.9]. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || \
+    defined(_M_FP_FAST)
+#error "dtrain.h: compile the implementation without -ffast-math, -Ofast and their parts"
+#undef DTI_IMPLEMENT
 #endif
 /* Ranks and threads need POSIX and a little more, which -std=c11 hides unless a macro asks for it
    before the first header of the C library. */
@@ -2649,6 +2658,71 @@ static const dti_layer_class dti_layer_classes[DTI_KINDS] = {
 };
 #endif
 
+/* ==== [S5.9] The arithmetic beneath ========================================
+
+   All of this counts on IEEE 754: a sum keeps its order, NaN compares false, results round to
+   nearest, and numbers below 2^-126 are not zero. Two things take that away. The compiler, told
+   -ffast-math or a part of it; [S1.1] refuses what shows in a macro. And the program: one that is
+   linked with a library built with -Ofast starts with a processor that takes denormal numbers for
+   zero. So a net is built only after a few small sums whose results are known. */
+#ifdef DTI_IMPLEMENT
+static uint32_t dti_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+
+/* How this thread's processor is set; takes a few nanoseconds. volatile: for the processor to
+   compute, not for the compiler. */
+static dt_err dti_check_thread(void) {
+    const volatile float least = 0x1p-126f, denormal = 0x1p-127f, half = 0.5f, one = 1.0f, bit = 0x1p-25f;
+    const char *does = NULL;
+    if (dti_bits(one + bit) != dti_bits(one) || dti_bits(one + 3.0f * bit) == dti_bits(one))
+        does = "does not round to nearest";
+    if (dti_bits(least * half) != dti_bits(denormal) || dti_bits(denormal / half) != dti_bits(least))
+        does = "takes numbers below 2^-126 for zero, as linking a library built with -Ofast makes it do";
+    if (!does) return DT_OK;
+    return dti_fail(DT_ENUMERIC, "this thread's processor %s; call fesetenv(FE_DFL_ENV) first", does);
+}
+
+/* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1. */
+DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, float zero) {
+    static const struct { float x; int64_t fixed; } known[] = { /* two lie halfway between two integers */
+        { 0x1.99999ap-4f, 0x199999a000 }, { -0x1.8p-40f, -2 }, { 0x1p-41f, 0 },
+        { -0x1.fffffep21f, -0x3fffffc000000000 } };
+    enum { N = 19 };                                            /* vectors, and what is left over */
+    float x[N], z[3 * DT_LANES], sum = 0x1p24f;
+    int64_t fixed[N];
+    for (size_t k = 0; k < sizeof known / sizeof *known; ++k) {
+        for (int i = 0; i < N; ++i) x[i] = known[k].x * ones[i], fixed[i] = 7;
+        if (dt_fixed_add(fixed, x, N, dt_fixed_limit(1)) != N) return "exact sums take what fits";
+        for (int i = 0; i < N; ++i)
+            if (fixed[i] != 7 + known[k].fixed) return "exact sums round to the nearest 2^-40";
+    }
+    for (int i = 0; i < N; ++i) x[i] = zero / zero, fixed[i] = 0;
+    if (dt_fixed_add(fixed, x, N, dt_fixed_limit(1)) != 0) return "exact sums find a NaN";
+    for (int i = 0; i < 3 * DT_LANES; ++i) z[i] = (float)(i / DT_LANES) * *ones;
+    dti_log_softmax(3, z, z);
+    for (int i = 0; i < 3 * DT_LANES; ++i)                      /* 2.4076059 = log(1 + e + e*e) */
+        if (!(fabsf(z[i] - ((float)(i / DT_LANES) - 2.4076059f)) < 1e-6f)) return "exp and log of [S5.7]";
+    for (int i = 0; i < N; ++i) sum += ones[i], x[i] = (ones[i] + 0x1p-25f) - ones[i];
+    for (int i = 0; i < N; ++i)
+        if (sum != 0x1p24f || x[i] != 0.0f) return "a sum keeps its order";
+    for (int i = 0; i < N; ++i) x[i] = ones[i] * forty_one / 41.0f;
+    for (int i = 0; i < N; ++i)                                 /* in floats, 41*(1/41) is not */
+        if (x[i] != 1.0f) return "41/41 is 1";
+    if (dti_bits(-zero + 0.0f) != 0 || (double)0.1f == 0.1) return "-0 + 0 is 0, and 0.1 is a double";
+    return NULL;
+}
+
+static dt_err dti_check_arithmetic(void) {
+    float ones[19];
+    volatile float one = 1.0f, forty_one = 41.0f, zero = 0.0f;
+    for (int i = 0; i < 19; ++i) ones[i] = one;
+    DT_TRY(dti_check_thread());
+    const char *rule = dti_broken_rule(ones, forty_one, zero);
+    if (!rule) return DT_OK;
+    return dti_fail(DT_ENUMERIC, "the compiler broke a rule of arithmetic (%s); compile dtrain.h "
+                    "without -ffast-math and its parts", rule);
+}
+#endif
+
 /* ==== [S6] Nets =========================================================== */
 
 /* ==== [S6.1] A net from outside =========================================== */
@@ -2707,7 +2781,8 @@ DT_API dt_net *dt_net_clone(const dt_net *net);
 
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch); /* remembers the batch; its arrays must outlive the step */
 DT_API void dt_net_training(dt_net *net, bool training);       /* true after build; false turns dropout off */
-DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite */
+DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite, or
+                                            this thread's processor not set to IEEE 754 (see [S5.9]) */
 DT_API dt_err dt_backward(dt_net *net);  /* gradients of this rank's share, overwritten; needs dt_forward before it.
                                             DT_ENUMERIC names the tensor whose gradient is not finite or does not fit */
 
@@ -3053,6 +3128,7 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     if (!net) return dti_fail(DT_ENOMEM, "net: no memory for the net itself");
     if (net->error != DT_OK) return dti_fail(net->error, "%s", net->error_text);
     if (net->built) return dti_fail(DT_EARG, "net: built already");
+    DT_TRY(dti_check_arithmetic());
     if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
     if (net->layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
     if (net->shape[1] != 1 || net->shape[2] != 1)
@@ -3243,6 +3319,7 @@ static dt_err dti_score_group(dt_net *net, int g) {
 
 DT_API dt_err dt_forward(dt_net *net) {
     if (!net->built || !net->batch.pixels) return dti_fail(DT_EARG, "net: dt_net_build and dt_net_load come first");
+    DT_TRY(dti_check_thread());
     dti_pass run = dti_pass_of(net);
     net->score = (dt_score){ 0, 0, 0 };
     for (int i = 0; i < net->layers; ++i)

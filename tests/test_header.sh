@@ -43,6 +43,41 @@ refused() {
     fi
 }
 
+# Flags that let the compiler break IEEE 754: refused by their macro, or where there is none (taken away here with -U, as older
+# compilers have fewer) when the program starts; and what is linked.
+arithmetic() { # compiler
+    cc=$1 fast="without -ffast-math"
+    machines=-O3
+    [ "$(uname -m)" != x86_64 ] || machines="-march=x86-64 -march=native"
+    for flags in -ffast-math -Ofast -ffinite-math-only; do
+        refused "$cc $flags" "$fast" $cc $c11 -fsyntax-only $flags "$out/whole.c"
+    done
+    [ $cc = clang ] || for flags in "-fassociative-math -fno-signed-zeros -fno-trapping-math" -freciprocal-math -fno-signed-zeros -funsafe-math-optimizations; do
+        refused "$cc $flags" "$fast" $cc $c11 -fsyntax-only $flags "$out/whole.c"
+    done
+    ok "$cc -ffast-math -fno-fast-math" $cc $c11 -Wno-overriding-t-option -fsyntax-only -ffast-math -fno-fast-math "$out/whole.c"
+    unseen="-U__FINITE_MATH_ONLY__ -U__ASSOCIATIVE_MATH__ -U__RECIPROCAL_MATH__ -U__NO_SIGNED_ZEROS__ -ffp-contract=off"
+    program=$out/arithmetic_$cc
+    for machine in $machines; do
+        for optimize in -O0 -O3; do
+            ok "$cc $machine $optimize" $cc $c11 $machine $optimize -o $program "$here/arithmetic.c" -lm
+            ok "$cc $machine $optimize arithmetic" $program
+        done
+        for flags in "-fassociative-math -fno-signed-zeros -fno-trapping-math" -freciprocal-math -fno-signed-zeros \
+                     "$([ $cc = clang ] && echo -fno-honor-nans || echo -ffinite-math-only)"; do
+            ok "$cc $machine $flags" $cc -std=c11 -w -I. $unseen $machine -O3 $flags -o $program "$here/arithmetic.c" -lm
+            refused "$cc $machine $flags runs" "$fast" $program
+        done
+    done
+    [ $cc = clang ] || ok "$cc -fsingle-precision-constant" $cc -std=c11 -w -I. -fsingle-precision-constant -o $program "$here/arithmetic.c" -lm
+    [ $cc = clang ] || refused "$cc -fsingle-precision-constant runs" "0.1 is a double" $program
+    #   code compiled as it should be, in a program that is linked as -Ofast does it: its start sets the processor
+    [ "$(uname -m)" = x86_64 ] || return
+    ok "$cc fast start" $cc $c11 -O1 -c -o $program.o "$here/arithmetic.c"
+    ok "$cc fast start, link" $cc -ffast-math -o $program $program.o -lm
+    refused "$cc fast start runs" "fesetenv(FE_DFL_ENV)" $program
+}
+
 configurations() { # compiler
     cc=$1
     # configurations
@@ -78,6 +113,7 @@ configurations() { # compiler
     for march in x86-64 x86-64-v3 x86-64-v4; do
         [ "$(uname -m)" != x86_64 ] || ok "$cc -march=$march" $cc $c11 -fsyntax-only -march=$march $all "$out/whole.c"
     done
+    arithmetic $cc
     echo "$passed $failed" >"$out/count_$cc"
 }
 # both compilers at once
