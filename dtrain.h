@@ -2721,6 +2721,23 @@ static dt_err dti_check_arithmetic(void) {
     return dti_fail(DT_ENUMERIC, "the compiler broke a rule of arithmetic (%s); compile dtrain.h "
                     "without -ffast-math and its parts", rule);
 }
+
+/* A hash of what may differ between two sound builds, or two machines, and then shows in a result's
+   last bits: whether kernels fuse multiply and add, whether the compiler does so elsewhere
+   (-ffp-contract), and the C library's logarithm. */
+static uint64_t dti_arithmetic_hash(void) {
+    float x[4 * DT_LANES], a[DTI_W];
+    volatile float step = 0x1.23456p-4f;
+    for (int i = 0; i < 4 * DT_LANES; ++i) x[i] = (float)(i * i % 61) * step;
+    for (int i = 0; i < DTI_W; ++i) a[i] = x[i + 1];
+    dti_v v;
+    memcpy(&v, a, sizeof v);
+    v = dti_fma(v, v, dti_splat(-step * step));
+    memcpy(a, &v, sizeof v);
+    dti_log_softmax(4, x, x);
+    for (int i = 1; i < 4 * DT_LANES; ++i) x[i] = x[i] * x[i - 1] + x[i];
+    return dt_hash(x, sizeof x, dt_hash(a, sizeof *a, (uint64_t)FLT_EVAL_METHOD));
+}
 #endif
 
 /* ==== [S6] Nets =========================================================== */
@@ -5904,7 +5921,7 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { (void)c, (void)fd; return DT_O
 typedef struct dt_doctor_desc {
     const char *program;     /* "./ch12", for what to type instead */
     uint32_t    lane_groups; /* of a step, over all ranks: batch / DT_LANES, rounded up */
-    uint64_t    settings;    /* hash of everything said on the command line */
+    const char *settings;    /* everything said on the command line, one option a line: "--epochs 2\n--profile\n" */
     const char *data_name;   /* "mnist" */
     uint64_t    data;        /* hash of the data, if data_name is set; 0: this rank does not have them */
 } dt_doctor_desc;
@@ -5917,22 +5934,16 @@ DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *te
 #endif /* DTI_DECLARE */
 
 #ifdef DTI_IMPLEMENT
-/* What two ranks must have in common for their floats to agree. */
+/* What two ranks must have in common to understand each other; for their floats, see [S5.9]. */
 static uint64_t dti_build_hash(void) {
     char text[256];
-    snprintf(text, sizeof text, "%s %s lanes %d pointer %zu fast %d evaluation %d big %d", DTRAIN_VERSION,
+    snprintf(text, sizeof text, "%s %s lanes %d pointer %zu big %d", DTRAIN_VERSION,
 #ifdef __VERSION__
              __VERSION__,
 #else
              "?",
 #endif
-             DT_LANES, sizeof(void *),
-#ifdef __FAST_MATH__
-             1,
-#else
-             0,
-#endif
-             (int)FLT_EVAL_METHOD, (int)(*(const uint16_t *)(const void *)"\1" == 256));
+             DT_LANES, sizeof(void *), (int)(*(const uint16_t *)(const void *)"\1" == 256));
     return dt_hash(text, strlen(text), 0);
 }
 
@@ -5967,33 +5978,79 @@ static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes 
     else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher, jobs, program, mpi, instead, jobs, program);
 }
 
-/* Which columns of what the ranks have told are looked at. */
-enum { DTI_BUILD, DTI_SETTINGS, DTI_DATA, DTI_COLUMNS };
+/* A line of settings that `other` does not have, or NULL. */
+static const char *dti_line_not_in(const char *settings, const char *other, int *length) {
+    for (const char *s = settings; *s; s += *length + (s[*length] != '\0')) {
+        bool there = false;
+        *length = (int)strcspn(s, "\n");
+        for (const char *t = other; *t && !there; t += strcspn(t, "\n"), t += *t != '\0')
+            there = strcspn(t, "\n") == (size_t)*length && memcmp(s, t, (size_t)*length) == 0;
+        if (!there) return s;
+    }
+    return NULL;
+}
 
-static void dti_examine_ranks(const dt_comm *c, const dt_doctor_desc *d, const char *program, const uint64_t *all, dti_notes *n) {
+/* Two ranks were told different things: which. All ranks hear both, and write the same line. */
+static dt_err dti_examine_settings(dt_comm *c, const char *settings, int odd, int like, dti_notes *n) {
+    enum { MOST = 2048 }; /* of a longer command line, the beginning */
+    static const char *const word[] = { "without", "with" };
+    char one[MOST] = "", two[MOST] = "";
+    int own = 0, theirs = 0;
+    if (c->rank == odd) dti_add_text(one, MOST, settings);
+    if (c->rank == like) dti_add_text(two, MOST, settings);
+    DT_TRY(dt_broadcast(c, one, MOST, odd));
+    DT_TRY(dt_broadcast(c, two, MOST, like));
+    const char *has = dti_line_not_in(one, two, &own), *lacks = dti_line_not_in(two, one, &theirs);
+    own = own < 80 ? own : 80, theirs = theirs < 80 ? theirs : 80;
+    if (has && lacks)
+        dti_note(n, true, "rank %d (%s) was started with %.*s, rank %d with %.*s; give all ranks one "
+                 "command line", odd, c->host[odd], own, has, like, theirs, lacks);
+    else if (has || lacks)
+        dti_note(n, true, "rank %d (%s) was started %s %.*s, rank %d %s it; give all ranks one command "
+                 "line", odd, c->host[odd], word[has != NULL], has ? own : theirs, has ? has : lacks,
+                 like, word[lacks != NULL]);
+    else
+        dti_note(n, true, "rank %d (%s) was started with another command line than rank %d; give all "
+                 "ranks the same", odd, c->host[odd], like);
+    return DT_OK;
+}
+
+/* Which columns of what the ranks have told are looked at. */
+enum { DTI_BUILD, DTI_ARITHMETIC, DTI_SETTINGS, DTI_DATA, DTI_COLUMNS };
+
+static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program,
+                                const uint64_t *all, dti_notes *n) {
     int odd = dti_odd_one(all + DTI_BUILD, DTI_COLUMNS, c->size), lacks = -1;
     if (odd >= 0) dti_note(n, true, "rank %d (%s) runs another build than the others; build %s once and copy it to every host", odd, c->host[odd], program);
+    else if ((odd = dti_odd_one(all + DTI_ARITHMETIC, DTI_COLUMNS, c->size)) >= 0)
+        dti_note(n, true, "rank %d (%s) computes other last digits than the others (built for a processor "
+                 "with or without FMA, with other flags, or with another C library); build %s once and copy "
+                 "it to every host", odd, c->host[odd], program);
     odd = dti_odd_one(all + DTI_SETTINGS, DTI_COLUMNS, c->size);
-    if (odd >= 0) dti_note(n, true, "rank %d (%s) has other settings than the others; give all ranks one command line: mpiexec.mpich -n %d %s ...", odd, c->host[odd], c->size, program);
-    if (!d->data_name) return;
+    int like = 0; /* the first rank that was told something else than the odd one */
+    while (odd >= 0 && all[like * DTI_COLUMNS + DTI_SETTINGS] == all[odd * DTI_COLUMNS + DTI_SETTINGS]) ++like;
+    if (odd >= 0) DT_TRY(dti_examine_settings(c, d->settings ? d->settings : "", odd, like, n));
+    if (!d->data_name) return DT_OK;
     for (int r = c->size - 1; r >= 0; --r)
         if (!all[r * DTI_COLUMNS + DTI_DATA]) lacks = r;
     odd = dti_odd_one(all + DTI_DATA, DTI_COLUMNS, c->size);
     if (lacks >= 0) dti_note(n, true, "rank %d: host %s does not have the data (%s); type `make data` there, or set DTRAIN_DATA to a directory that all hosts see", lacks, c->host[lacks], d->data_name);
     else if (odd >= 0) dti_note(n, true, "rank %d (%s) reads other %s data than the others; copy one directory to all hosts, or set DTRAIN_DATA to one that all see", odd, c->host[odd], d->data_name);
+    return DT_OK;
 }
 
 DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, size_t size) {
     dti_notes n = { text, size, false };
     const char *program = d->program ? d->program : "./program";
     int cores = dt_cores();
-    uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), d->settings, d->data };
+    const uint64_t said = d->settings ? dt_hash(d->settings, strlen(d->settings), 0) : 0;
+    const uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), dti_arithmetic_hash(), said, d->data };
     if (size) text[0] = '\0';
     dti_examine_launch(c, program, &n);
     uint64_t *all = dti_alloc((size_t)c->size * sizeof mine);
     if (!all) return DT_ENOMEM;
     dt_err error = dt_allgather(c, mine, sizeof mine, all);
-    if (error == DT_OK) dti_examine_ranks(c, d, program, all, &n);
+    if (error == DT_OK) error = dti_examine_ranks(c, d, program, all, &n);
     dti_release(all);
     if (error != DT_OK) return error;
     int64_t here = c->here;
@@ -7203,7 +7260,8 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
 DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm);
 
 /* dt_evaluate: score of the net on a whole data set with dropout off, its lane groups shared out over the ranks; no
-   sample is padded or dropped. Every rank gets the same sums. comm NULL: this process alone. */
+   sample is padded or dropped. Every rank gets the same sums. comm NULL: this process alone. DT_ECOMM if the
+   ranks' data, or their nets' batches, differ. */
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score);
 
 /* dt_check_replicas: DT_ECOMM, naming rank and tensor, unless every rank holds the same bits in every parameter. */
@@ -7263,6 +7321,14 @@ static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm al
 
 DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) { return dti_average_parameters(net, comm, DT_AUTO); }
 
+/* All that a step reads of a data set; it may have been put together by hand. */
+static uint64_t dti_data_hash(const dt_dataset *d) {
+    const uint64_t numbers[] = { d->hash, d->count, (uint64_t)d->channels, (uint64_t)d->height,
+                                 (uint64_t)d->width, (uint64_t)d->classes };
+    const size_t bytes = (size_t)d->channels * sizeof(float);
+    return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
+}
+
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
     const uint32_t batch = (uint32_t)net->max_groups * DT_LANES;
     const int ranks = comm ? dt_comm_size(comm) : 1;
@@ -7270,6 +7336,8 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     const bool was_training = net->training;
     dt_err error = DT_OK;
     *score = (dt_score){ 0, 0, 0 };
+    const uint64_t rows = dt_hash(&batch, sizeof batch, dti_data_hash(data));
+    if (ranks > 1) DT_TRY(dt_comm_same(comm, "the data to evaluate, or their batches", rows));
     DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .global_batch = batch * (uint32_t)ranks, .comm = comm }));
     net->training = false;
     dt_comm_phase(comm, "evaluating");
@@ -7382,7 +7450,8 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
                                   (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm, opt->is_adam };
     const float rates[] = { opt->lr, opt->sgd.momentum, opt->sgd.dampening, opt->sgd.weight_decay, opt->adam.beta1, opt->adam.beta2,
                             opt->adam.eps, opt->adam.weight_decay };
-    DT_TRY(dt_comm_same(comm, "the training data", d->data->hash));
+    DT_TRY(dt_comm_same(comm, "the build, or how it rounds", dti_build_hash() ^ dti_arithmetic_hash()));
+    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
     return dt_comm_same(comm, "the settings of training", dt_hash(rates, sizeof rates, dt_hash(settings, sizeof settings, 0)));
 }
 
