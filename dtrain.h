@@ -145,7 +145,20 @@ extern "C" {
 #include <time.h>
 /* A static function that some configurations do not call. */
 #define DTI_LOCAL static DTI_UNUSED
-#if defined(__GNUC__)
+/* Sanitizers put checks around every access, and take many minutes where templates are unrolled into
+   dozens of instances [S4.4]; so there is then one of each, with its sizes in variables. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DTI_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer) || \
+    __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define DTI_SANITIZED
+#endif
+#endif
+#if defined(DTI_SANITIZED)
+#define DTI_THREAD_LOCAL __thread
+#define DTI_INLINE static __attribute__((noinline, unused))
+#elif defined(__GNUC__)
 #define DTI_THREAD_LOCAL __thread
 #define DTI_INLINE static inline __attribute__((always_inline, unused))
 #else
@@ -876,7 +889,9 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
 #define DTI_NOINLINE static
 #endif
 
-#if defined(__clang__)
+#if defined(DTI_SANITIZED)
+#define DTI_UNROLL
+#elif defined(__clang__)
 #define DTI_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define DTI_UNROLL _Pragma("GCC unroll 32")

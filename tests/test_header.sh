@@ -140,6 +140,11 @@ ok "gcc two files" "$out/two"
 ok "clang implementation" clang $c11 -O3 -c -o "$out/implementation_clang.o" "$here/implementation.c"
 ok "clang users" clang $c11 -O0 -o "$out/two_clang" "$here/main.c" "$here/uses.c" "$out/implementation_clang.o" -lm
 ok "clang two files" "$out/two_clang"
+# sanitizers with a fuzzer's counters, which took a quarter of an hour where every tile was unrolled; and a run under them
+sanitize="-g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined"
+ok "clang sanitizers" timeout 120 clang $c11 $sanitize -c -o "$out/implementation_sanitized.o" "$here/implementation.c"
+ok "clang sanitizers, link" clang $c11 $sanitize -o "$out/two_sanitized" "$here/main.c" "$here/uses.c" "$out/implementation_sanitized.o" -lm
+ok "clang sanitizers, run" "$out/two_sanitized"
 for cxx in g++ clang++; do
     command -v $cxx >/dev/null 2>&1 || continue
     ok "$cxx link" $cxx -std=c++17 $strict -o "$out/plus" "$here/plus.cc" "$out/implementation.o" -lm -pthread
