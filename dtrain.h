@@ -54,7 +54,8 @@
 
    Compiler flags: -O3 -march=native for speed. The kernels say where they fuse multiply and add; with
    -ffp-contract=off the rest is not fused behind their back, and builds for different instruction sets with FMA give
-   the same bits. Links with libm. C11; GCC or Clang give vectors, other compilers plain loops. Licence: MIT, at the end. */
+   the same bits. -ffast-math and its parts are refused. Links with libm. C11; GCC or Clang give vectors, other
+   compilers plain loops. Licence: MIT, at the end. */
 
 /* ==== [S1] Configuration, errors, memory, time ============================ */
 
@@ -73,6 +74,25 @@
 #define DTI_IMPLEMENT
 #ifdef __cplusplus
 #error "dtrain.h: compile the implementation as C; C++ programs include the declarations and link it"
+#undef DTI_IMPLEMENT /* here and below: that one error is enough */
+#endif
+/* Exact sums, exp and the tests for NaN are written for IEEE 754, and these flags are a licence to
+   compute something else. What shows in no macro is found when a net is built [S5.9]. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || \
+    defined(_M_FP_FAST)
+#error "dtrain.h: compile the implementation without -ffast-math, -Ofast and their parts"
+#undef DTI_IMPLEMENT
+#endif
+/* Ranks and threads need POSIX and a little more, which -std=c11 hides unless a macro asks for it
+   before the first header of the C library. */
+#if defined(__linux__) && (defined(DTRAIN_WITH_MPI) || defined(DTRAIN_WITH_THREADS)) && !defined(_FEATURES_H)
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE
+#endif
+#elif defined(__linux__) && defined(DTRAIN_WITH_MPI) && !defined(__USE_MISC) && !defined(_BSD_SOURCE)
+#error "dtrain.h: DTRAIN_WITH_MPI needs -D_DEFAULT_SOURCE, or this header before the C library's"
+#undef DTI_IMPLEMENT
 #endif
 #endif
 
@@ -104,6 +124,7 @@
 
 #if defined(DT_MALLOC) != defined(DT_FREE)
 #error "dtrain.h: define both DT_MALLOC(bytes) and DT_FREE(pointer), or neither"
+#undef DTI_IMPLEMENT
 #endif
 
 #define DT_LANES 16 /* images in a lane group, on every machine: see [S4.3] */
@@ -125,7 +146,20 @@ extern "C" {
 #include <time.h>
 /* A static function that some configurations do not call. */
 #define DTI_LOCAL static DTI_UNUSED
-#if defined(__GNUC__)
+/* Sanitizers put checks around every access, and take many minutes where templates are unrolled into
+   dozens of instances [S4.4]; so there is then one of each, with its sizes in variables. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DTI_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer) || \
+    __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define DTI_SANITIZED
+#endif
+#endif
+#if defined(DTI_SANITIZED)
+#define DTI_THREAD_LOCAL __thread
+#define DTI_INLINE static __attribute__((noinline, unused))
+#elif defined(__GNUC__)
 #define DTI_THREAD_LOCAL __thread
 #define DTI_INLINE static inline __attribute__((always_inline, unused))
 #else
@@ -947,7 +981,9 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
 #define DTI_NOINLINE static
 #endif
 
-#if defined(__clang__)
+#if defined(DTI_SANITIZED)
+#define DTI_UNROLL
+#elif defined(__clang__)
 #define DTI_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define DTI_UNROLL _Pragma("GCC unroll 32")
@@ -3088,6 +3124,88 @@ static void dti_nll_backward(int classes, const float *logp, const int *label, i
 }
 #endif
 
+/* ==== [S5.9] The arithmetic beneath ========================================
+
+   All of this counts on IEEE 754: a sum keeps its order, NaN compares false, results round to
+   nearest, and numbers below 2^-126 are not zero. Two things take that away. The compiler, told
+   -ffast-math or a part of it; [S1.1] refuses what shows in a macro. And the program: one that is
+   linked with a library built with -Ofast starts with a processor that takes denormal numbers for
+   zero. So a net is built only after a few small sums whose results are known. */
+#ifdef DTI_IMPLEMENT
+static uint32_t dti_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+
+/* How this thread's processor is set; takes a few nanoseconds. volatile: for the processor to
+   compute, not for the compiler. */
+static dt_err dti_check_thread(void) {
+    const volatile float least = 0x1p-126f, denormal = 0x1p-127f, half = 0.5f, one = 1.0f, bit = 0x1p-25f;
+    const char *does = NULL;
+    if (dti_bits(one + bit) != dti_bits(one) || dti_bits(one + 3.0f * bit) == dti_bits(one))
+        does = "does not round to nearest";
+    if (dti_bits(least * half) != dti_bits(denormal) || dti_bits(denormal / half) != dti_bits(least))
+        does = "takes numbers below 2^-126 for zero, as linking a library built with -Ofast makes it do";
+    if (!does) return DT_OK;
+    return dti_fail(DT_ENUMERIC, "this thread's processor %s; call fesetenv(FE_DFL_ENV) first", does);
+}
+
+/* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1. */
+DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, float zero) {
+    static const struct { float x; int64_t fixed; } known[] = { /* two lie halfway between two integers */
+        { 0x1.99999ap-4f, 0x199999a000 }, { -0x1.8p-40f, -2 }, { 0x1p-41f, 0 },
+        { -0x1.fffffep21f, -0x3fffffc000000000 } };
+    enum { N = 19 };                                            /* vectors, and what is left over */
+    float x[N], z[3 * DT_LANES], sum = 0x1p24f;
+    int64_t fixed[N];
+    for (size_t k = 0; k < sizeof known / sizeof *known; ++k) {
+        for (int i = 0; i < N; ++i) x[i] = known[k].x * ones[i], fixed[i] = 7;
+        if (dt_fixed_add(fixed, x, N, dt_fixed_limit(1)) != N) return "exact sums take what fits";
+        for (int i = 0; i < N; ++i)
+            if (fixed[i] != 7 + known[k].fixed) return "exact sums round to the nearest 2^-40";
+    }
+    for (int i = 0; i < N; ++i) x[i] = zero / zero, fixed[i] = 0;
+    if (dt_fixed_add(fixed, x, N, dt_fixed_limit(1)) != 0) return "exact sums find a NaN";
+    for (int i = 0; i < 3 * DT_LANES; ++i) z[i] = (float)(i / DT_LANES) * *ones;
+    dti_log_softmax(3, z, z);
+    for (int i = 0; i < 3 * DT_LANES; ++i)                      /* 2.4076059 = log(1 + e + e*e) */
+        if (!(fabsf(z[i] - ((float)(i / DT_LANES) - 2.4076059f)) < 1e-6f)) return "exp and log of [S5.8]";
+    for (int i = 0; i < N; ++i) sum += ones[i], x[i] = (ones[i] + 0x1p-25f) - ones[i];
+    for (int i = 0; i < N; ++i)
+        if (sum != 0x1p24f || x[i] != 0.0f) return "a sum keeps its order";
+    for (int i = 0; i < N; ++i) x[i] = ones[i] * forty_one / 41.0f;
+    for (int i = 0; i < N; ++i)                                 /* in floats, 41*(1/41) is not */
+        if (x[i] != 1.0f) return "41/41 is 1";
+    if (dti_bits(-zero + 0.0f) != 0 || (double)0.1f == 0.1) return "-0 + 0 is 0, and 0.1 is a double";
+    return NULL;
+}
+
+static dt_err dti_check_arithmetic(void) {
+    float ones[19];
+    volatile float one = 1.0f, forty_one = 41.0f, zero = 0.0f;
+    for (int i = 0; i < 19; ++i) ones[i] = one;
+    DT_TRY(dti_check_thread());
+    const char *rule = dti_broken_rule(ones, forty_one, zero);
+    if (!rule) return DT_OK;
+    return dti_fail(DT_ENUMERIC, "the compiler broke a rule of arithmetic (%s); compile dtrain.h "
+                    "without -ffast-math and its parts", rule);
+}
+
+/* A hash of what may differ between two sound builds, or two machines, and then shows in a result's
+   last bits: whether kernels fuse multiply and add, whether the compiler does so elsewhere
+   (-ffp-contract), and the C library's logarithm. */
+static uint64_t dti_arithmetic_hash(void) {
+    float x[4 * DT_LANES], a[DTI_W];
+    volatile float step = 0x1.23456p-4f;
+    for (int i = 0; i < 4 * DT_LANES; ++i) x[i] = (float)(i * i % 61) * step;
+    for (int i = 0; i < DTI_W; ++i) a[i] = x[i + 1];
+    dti_v v;
+    memcpy(&v, a, sizeof v);
+    v = dti_fma(v, v, dti_splat(-step * step));
+    memcpy(a, &v, sizeof v);
+    dti_log_softmax(4, x, x);
+    for (int i = 1; i < 4 * DT_LANES; ++i) x[i] = x[i] * x[i - 1] + x[i];
+    return dt_hash(x, sizeof x, dt_hash(a, sizeof *a, (uint64_t)FLT_EVAL_METHOD));
+}
+#endif
+
 /* ==== [S6] Nets =========================================================== */
 
 /* ==== [S6.1] A net from outside =========================================== */
@@ -3138,7 +3256,8 @@ DT_API dt_net *dt_net_clone(const dt_net *net);
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
 DT_API void dt_net_training(dt_net *net, bool training);       /* true after build; false turns dropout off. A change
                                                                   needs a dt_forward before the next dt_backward */
-DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite */
+DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite, or
+                                            this thread's processor not set to IEEE 754 (see [S5.9]) */
 DT_API dt_err dt_backward(dt_net *net);  /* gradients of this rank's share, overwritten; needs dt_forward before it.
                                             DT_ENUMERIC names the tensor whose gradient is not finite or does not fit */
 
@@ -3622,6 +3741,7 @@ static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     if (!net) return dti_fail(DT_ENOMEM, "net: no memory for the net itself");
     DT_TRY(dti_build_check(net, desc));
+    DT_TRY(dti_check_arithmetic());
     net->desc = *desc;
     net->classes = dti_shape_of(&net->list, net->list.layers)[0];
     net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
@@ -3831,6 +3951,7 @@ DT_API dt_err dt_forward(dt_net *net) {
     DT_TRY(dti_ready(__func__, net));
     if (!net->loaded) return dti_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
     net->forwarded = net->masked = false;
+    DT_TRY(dti_check_thread());
     dti_pass run = dti_pass_of(net);
     net->score = (dt_score){ 0, 0, 0 };
     for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
@@ -6567,7 +6688,7 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { DTI_NEED(c, "comm", DT_EARG); 
 typedef struct dt_doctor_desc {
     const char *program;     /* "./ch12", for what to type instead */
     uint32_t    lane_groups; /* of a step, over all ranks: batch / DT_LANES, rounded up */
-    uint64_t    settings;    /* hash of everything said on the command line */
+    const char *settings;    /* everything said on the command line, one option a line: "--epochs 2\n--profile\n" */
     const char *data_name;   /* "mnist" */
     uint64_t    data;        /* hash of the data, if data_name is set; 0: this rank does not have them */
 } dt_doctor_desc;
@@ -6580,22 +6701,16 @@ DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *te
 #endif /* DTI_DECLARE */
 
 #ifdef DTI_IMPLEMENT
-/* What two ranks must have in common for their floats to agree. */
+/* What two ranks must have in common to understand each other; for their floats, see [S5.9]. */
 static uint64_t dti_build_hash(void) {
     char text[256];
-    snprintf(text, sizeof text, "%s %s lanes %d pointer %zu fast %d evaluation %d big %d", DTRAIN_VERSION,
+    snprintf(text, sizeof text, "%s %s lanes %d pointer %zu big %d", DTRAIN_VERSION,
 #ifdef __VERSION__
              __VERSION__,
 #else
              "?",
 #endif
-             DT_LANES, sizeof(void *),
-#ifdef __FAST_MATH__
-             1,
-#else
-             0,
-#endif
-             (int)FLT_EVAL_METHOD, (int)(*(const uint16_t *)(const void *)"\1" == 256));
+             DT_LANES, sizeof(void *), (int)(*(const uint16_t *)(const void *)"\1" == 256));
     return dt_hash(text, strlen(text), 0);
 }
 
@@ -6630,20 +6745,65 @@ static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes 
     else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher, jobs, program, mpi, instead, jobs, program);
 }
 
-/* Which columns of what the ranks have told are looked at. */
-enum { DTI_BUILD, DTI_SETTINGS, DTI_DATA, DTI_COLUMNS };
+/* A line of settings that `other` does not have, or NULL. */
+static const char *dti_line_not_in(const char *settings, const char *other, int *length) {
+    for (const char *s = settings; *s; s += *length + (s[*length] != '\0')) {
+        bool there = false;
+        *length = (int)strcspn(s, "\n");
+        for (const char *t = other; *t && !there; t += strcspn(t, "\n"), t += *t != '\0')
+            there = strcspn(t, "\n") == (size_t)*length && memcmp(s, t, (size_t)*length) == 0;
+        if (!there) return s;
+    }
+    return NULL;
+}
 
-static void dti_examine_ranks(const dt_comm *c, const dt_doctor_desc *d, const char *program, const uint64_t *all, dti_notes *n) {
+/* Two ranks were told different things: which. All ranks hear both, and write the same line. */
+static dt_err dti_examine_settings(dt_comm *c, const char *settings, int odd, int like, dti_notes *n) {
+    enum { MOST = 2048 }; /* of a longer command line, the beginning */
+    static const char *const word[] = { "without", "with" };
+    char one[MOST] = "", two[MOST] = "";
+    int own = 0, theirs = 0;
+    if (c->rank == odd) dti_add_text(one, MOST, settings);
+    if (c->rank == like) dti_add_text(two, MOST, settings);
+    DT_TRY(dt_broadcast(c, one, MOST, odd));
+    DT_TRY(dt_broadcast(c, two, MOST, like));
+    const char *has = dti_line_not_in(one, two, &own), *lacks = dti_line_not_in(two, one, &theirs);
+    own = own < 80 ? own : 80, theirs = theirs < 80 ? theirs : 80;
+    if (has && lacks)
+        dti_note(n, true, "rank %d (%s) was started with %.*s, rank %d with %.*s; give all ranks one "
+                 "command line", odd, c->host[odd], own, has, like, theirs, lacks);
+    else if (has || lacks)
+        dti_note(n, true, "rank %d (%s) was started %s %.*s, rank %d %s it; give all ranks one command "
+                 "line", odd, c->host[odd], word[has != NULL], has ? own : theirs, has ? has : lacks,
+                 like, word[lacks != NULL]);
+    else
+        dti_note(n, true, "rank %d (%s) was started with another command line than rank %d; give all "
+                 "ranks the same", odd, c->host[odd], like);
+    return DT_OK;
+}
+
+/* Which columns of what the ranks have told are looked at. */
+enum { DTI_BUILD, DTI_ARITHMETIC, DTI_SETTINGS, DTI_DATA, DTI_COLUMNS };
+
+static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program,
+                                const uint64_t *all, dti_notes *n) {
     int odd = dti_odd_one(all + DTI_BUILD, DTI_COLUMNS, c->size), lacks = -1;
     if (odd >= 0) dti_note(n, true, "rank %d (%s) runs another build than the others; build %s once and copy it to every host", odd, c->host[odd], program);
+    else if ((odd = dti_odd_one(all + DTI_ARITHMETIC, DTI_COLUMNS, c->size)) >= 0)
+        dti_note(n, true, "rank %d (%s) computes other last digits than the others (built for a processor "
+                 "with or without FMA, with other flags, or with another C library); build %s once and copy "
+                 "it to every host", odd, c->host[odd], program);
     odd = dti_odd_one(all + DTI_SETTINGS, DTI_COLUMNS, c->size);
-    if (odd >= 0) dti_note(n, true, "rank %d (%s) has other settings than the others; give all ranks one command line: mpiexec.mpich -n %d %s ...", odd, c->host[odd], c->size, program);
-    if (!d->data_name) return;
+    int like = 0; /* the first rank that was told something else than the odd one */
+    while (odd >= 0 && all[like * DTI_COLUMNS + DTI_SETTINGS] == all[odd * DTI_COLUMNS + DTI_SETTINGS]) ++like;
+    if (odd >= 0) DT_TRY(dti_examine_settings(c, d->settings ? d->settings : "", odd, like, n));
+    if (!d->data_name) return DT_OK;
     for (int r = c->size - 1; r >= 0; --r)
         if (!all[r * DTI_COLUMNS + DTI_DATA]) lacks = r;
     odd = dti_odd_one(all + DTI_DATA, DTI_COLUMNS, c->size);
     if (lacks >= 0) dti_note(n, true, "rank %d: host %s does not have the data (%s); type `make data` there, or set DTRAIN_DATA to a directory that all hosts see", lacks, c->host[lacks], d->data_name);
     else if (odd >= 0) dti_note(n, true, "rank %d (%s) reads other %s data than the others; copy one directory to all hosts, or set DTRAIN_DATA to one that all see", odd, c->host[odd], d->data_name);
+    return DT_OK;
 }
 
 DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, size_t size) {
@@ -6651,13 +6811,14 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
     dti_notes n = { text, size, false };
     const char *program = d->program ? d->program : "./program";
     int cores = dt_cores();
-    uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), d->settings, d->data };
+    const uint64_t said = d->settings ? dt_hash(d->settings, strlen(d->settings), 0) : 0;
+    const uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), dti_arithmetic_hash(), said, d->data };
     if (size) text[0] = '\0';
     dti_examine_launch(c, program, &n);
     uint64_t *all = dti_alloc((size_t)c->size * sizeof mine);
     if (!all) return DT_ENOMEM;
     dt_err error = dt_allgather(c, mine, sizeof mine, all);
-    if (error == DT_OK) dti_examine_ranks(c, d, program, all, &n);
+    if (error == DT_OK) error = dti_examine_ranks(c, d, program, all, &n);
     dti_release(all);
     if (error != DT_OK) return error;
     int64_t here = c->here;
@@ -7898,7 +8059,8 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
 DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm);
 
 /* dt_evaluate: score of the net on a whole data set with dropout off, its lane groups shared out over the ranks; no
-   sample is padded or dropped. Every rank gets the same sums. comm NULL: this process alone. */
+   sample is padded or dropped. Every rank gets the same sums. comm NULL: this process alone. DT_ECOMM if the
+   ranks' data, or their nets' batches, differ. */
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score);
 
 /* dt_check_replicas: DT_ECOMM, naming rank and tensor, unless every rank holds the same bits in every parameter. */
@@ -7977,6 +8139,14 @@ static dt_err dti_check_data(const char *who, const dt_net *net, const dt_datase
     return dti_check_images(net, name, d->channels, d->height, d->width, d->mean, d->std);
 }
 
+/* All that a step reads of a data set; it may have been put together by hand. */
+static uint64_t dti_data_hash(const dt_dataset *d) {
+    const uint64_t numbers[] = { d->hash, d->count, (uint64_t)d->channels, (uint64_t)d->height,
+                                 (uint64_t)d->width, (uint64_t)d->classes };
+    const size_t bytes = (size_t)d->channels * sizeof(float);
+    return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
+}
+
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
     DTI_NEED(score, "score", DT_EARG);
     *score = (dt_score){ 0, 0, 0 };
@@ -7987,6 +8157,8 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     dt_batches it;
     const bool was_training = net->training;
     dt_err error = DT_OK;
+    const uint64_t rows = dt_hash(&batch, sizeof batch, dti_data_hash(data));
+    if (ranks > 1) DT_TRY(dt_comm_same(comm, "the data to evaluate, or their batches", rows));
     DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = batch, .comm = comm }));
     net->training = false;
     dt_comm_phase(comm, "evaluating");
@@ -8078,7 +8250,8 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     const char *name = opt->class->name;
     uint64_t optimizer = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
     optimizer = dt_hash(name, strlen(name), optimizer);
-    DT_TRY(dt_comm_same(comm, "the training data", d->data->hash));
+    DT_TRY(dt_comm_same(comm, "the build, or how it rounds", dti_build_hash() ^ dti_arithmetic_hash()));
+    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
     return dt_comm_same(comm, "the settings of training", dt_hash(settings, sizeof settings, optimizer));
 }
 
@@ -8258,14 +8431,21 @@ static const dti_method dti_sync = { .meets = true, .step = dti_sync_step, .wish
 /* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
    five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
    no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
-   to the core that has least (Graham 1969). DTRAIN_PLACE=off leaves them where they are. */
+   to the core that has least (Graham 1969). Where one may not use the same cores as the others, or its
+   environment says DTRAIN_PLACE=off, all stay where they are. */
 static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
     enum { MOST = 256 };
     const int ranks = dt_comm_size(comm), cores = dt_cores();
     const char *wish = getenv("DTRAIN_PLACE");
+    const bool willing = ranks > cores && cores < DTI_PLACES && !(wish && strcmp(wish, "off") == 0)
+                         && dti_cpus_get(allowed);
+    uint64_t mine = willing ? dt_hash(allowed, sizeof *allowed, 0) : 0;
     uint32_t all[MOST], load[MOST] = { 0 };
     *placed = false;
-    if (ranks <= cores || ranks > MOST || cores >= DTI_PLACES || dt_comm_hosts(comm) > 1 || (wish && strcmp(wish, "off") == 0)) return DT_OK;
+    if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
+    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };     /* the largest ~x is ~ of the smallest x */
+    DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
+    if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
     DT_TRY(dt_allgather(comm, &work, sizeof work, all));
     for (int turn = 0; turn < ranks; ++turn) {
         int most = -1, least = 0;
@@ -8275,7 +8455,7 @@ static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bo
             if (load[core] < load[least]) least = core;
         load[least] += all[most];
         all[most] = UINT32_MAX; /* placed */
-        if (most == dt_comm_rank(comm) && dti_cpus_get(allowed)) {
+        if (most == dt_comm_rank(comm)) {
             dti_pin(allowed, least);
             dti_move(comm, 1 + least, 1 + cores);
             *placed = true;

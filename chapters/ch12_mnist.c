@@ -204,8 +204,7 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
 
 int main(int argc, char **argv) {
     settings s;
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
+    dt_comm *comm = begin_ranks(argc, argv);
     read_settings(argc, argv, comm, &s);
     if (dt_comm_set_algorithm(comm, s.algorithm) != DT_OK) usage_error(comm, "ch12", dt_error());
     if (s.report) {
@@ -216,10 +215,8 @@ int main(int argc, char **argv) {
     end_cleanly_on_signals();
     dt_dataset training, testing;
     load_data(comm, s.data, "ch12", &training, &testing);
-    const uint64_t said[] = { (uint64_t)s.epochs, (uint64_t)s.batch, s.seed, (uint64_t)s.adam, (uint64_t)s.algorithm, s.float_sums,
-                              (uint64_t)(1e6f * s.lr), (uint64_t)(1e6f * s.momentum), (uint64_t)s.average_every, dt_hash(s.method, strlen(s.method), 0) };
-    ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES,
-                                        .settings = dt_hash(said, sizeof said, 0), .data_name = training.name, .data = training.hash }, s.quiet);
+    const uint32_t groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES;
+    ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = groups }, s.quiet);
     if (!s.quiet || s.doctor) print_machine(comm, &training, s.threads);
     if (s.doctor) {
         if (dt_comm_rank(comm) == 0) printf("%d rank%s started as they should be\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s");

@@ -227,11 +227,21 @@ CHAPTER_FN void end_if_asked(dt_comm *comm) {
 // ---- How a program begins: it joins its ranks, if it was started as several, reads its options, and has the doctor look.
 // ---- How it ends.
 
-// All ranks are to have one command line; the program's name may differ from host to host.
-CHAPTER_FN uint64_t hash_of_words(int argc, char **argv) {
-    uint64_t hash = 0;
-    for (int i = 1; i < argc; ++i) hash = dt_hash(argv[i], strlen(argv[i]) + 1, hash);
-    return hash;
+// Joins the ranks, and compares their command lines word by word before any of them reads its own:
+// whatever one of them does from here on, all do. (The program's name may differ from host to host.)
+CHAPTER_FN dt_comm *begin_ranks(int argc, char **argv) {
+    dt_comm *comm = dt_comm_world(&argc, &argv);
+    if (!comm) die(NULL);
+    size_t bytes = 2;
+    for (int i = 1; i < argc; ++i) bytes += strlen(argv[i]) + 1;
+    char *said = memory(bytes);
+    for (int i = 1; i < argc; ++i) { // an option and its value are one line
+        if (i > 1) strcat(said, strncmp(argv[i], "--", 2) == 0 ? "\n" : " ");
+        strcat(said, argv[i]);
+    }
+    ask_doctor(comm, &(dt_doctor_desc){ .program = argv[0], .settings = said }, true);
+    free(said);
+    return comm;
 }
 
 // Says to ranks that are threads, too, which all-reduce to use; "mpi" is for processes, and threads then choose for themselves.
@@ -241,12 +251,9 @@ CHAPTER_FN dt_err use_algorithm(dt_comm *comm, dt_algorithm algorithm) {
 }
 
 CHAPTER_FN dt_comm *begin_program(int argc, char **argv, const char *about, const option_desc *options, size_t bytes) {
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
-    const uint64_t words = hash_of_words(argc, argv); // getopt reorders them
+    dt_comm *comm = begin_ranks(argc, argv);
     const char *program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
     read_options(argc, argv, comm, about, options, (int)(bytes / sizeof *options));
-    ask_doctor(comm, &(dt_doctor_desc){ .program = argv[0], .settings = words }, true);
     for (size_t i = 0; i < bytes / sizeof *options; ++i)
         if (options[i].kind == 'a' && use_algorithm(comm, *(const dt_algorithm *)options[i].value) != DT_OK) usage_error(comm, program, dt_error());
     return comm;
@@ -288,14 +295,19 @@ CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program,
     dt_comm_phase(comm, "loading data");
     dt_err error = dt_dataset_find(train, test, which);
     if (error == DT_EARG) usage_error(comm, program, dt_error());
-    const dt_dataset *one = train ? train : test;
-    const char *found = error == DT_OK && one ? one->name : "";
+    const dt_dataset *sets[] = { train, test };
+    const char *found = error != DT_OK ? "" : train ? train->name : test->name;
     const int64_t mine = error != DT_OK ? NOTHING : strcmp(found, "MNIST") == 0 ? MNIST : strcmp(found, "Fashion-MNIST") == 0 ? FASHION : DRAWN;
     int64_t most = mine, least = mine;
     check(comm, dt_allreduce(comm, &most, 1, DT_I64, DT_MAX, DT_AUTO));
     check(comm, dt_allreduce(comm, &least, 1, DT_I64, DT_MIN, DT_AUTO));
     if (least == most) check_all(comm, error);
-    ask_doctor(comm, &(dt_doctor_desc){ .program = path, .data_name = name[most], .data = mine < most || !one ? 0 : one->hash }, true);
+    for (int i = 0; i < 2; ++i) {
+        char what[40];
+        snprintf(what, sizeof what, "%s%s", name[most], least < most ? "" : i == 0 ? " training" : " test");
+        const uint64_t hash = mine == most && sets[i] ? sets[i]->hash : 0;
+        if (sets[i]) ask_doctor(comm, &(dt_doctor_desc){ .program = path, .data_name = what, .data = hash }, true);
+    }
 }
 
 // Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over these images alone.

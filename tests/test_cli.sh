@@ -204,8 +204,40 @@ for name in ch07 ch08 ch09 ch12; do
     if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^error: the launcher of Open MPI started 2 jobs of one rank.*type mpiexec.* -n 2 .*/$name$" "$dir/err"; then good
     else bad "$name under another MPI's launcher: exit code $code"; fi
 done
-launch 1 "$top/ch08" --quick : -n 1 "$top/ch08" --quick --lr 0.1
-if [ $code -ne 0 ] && grep -q "^error: rank 1 .* has other settings" "$dir/err"; then good; else bad "ch08 with two command lines: exit code $code"; fi
+#   one rank alone is told something: named before it does anything, whatever it is
+# differs WORDS NAME ARGUMENTS ...: rank 0 is started with --epochs 1, rank 1 with these arguments
+differs() {
+    words=$1 name=$2
+    shift 2
+    launch 1 "$top/$name" --epochs 1 : -n 1 "$top/$name" "$@"
+    if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^error: rank 1 (.*) was started $words; give all ranks one command line" "$dir/err" \
+        && ! grep -q . "$dir/out"; then good
+    else bad "$name --epochs 1 beside $name $*: exit code $code"; fi
+}
+differs "with --profile, rank 0 without it" ch12 --epochs 1 --profile
+differs "with --trace $dir/alone.json, rank 0 without it" ch12 --epochs 1 --trace "$dir/alone.json"
+differs "with --csv $dir/alone.csv, rank 0 without it" ch12 --epochs 1 --csv "$dir/alone.csv"
+for option in doctor help report=x quiet frobnicate; do differs "with --$option, rank 0 without it" ch12 --epochs 1 --$option; done
+differs "with --epochs 3, rank 0 with --epochs 1" ch12 --epochs 3
+differs "without --epochs 1, rank 0 with it" ch12
+differs "with --epochs 1 surplus, rank 0 with --epochs 1" ch12 --epochs 1 surplus
+differs "with --lr 0.1, rank 0 without it" ch08 --epochs 1 --lr 0.1
+#   what may differ: how a rank waits, and which cores it may use
+for how in "DTRAIN_PLACE=off" "DTRAIN_WAIT=sleep" "DTRAIN_WATCH=off" "taskset -c 0"; do
+    launch 1 env $how "$ch12" --epochs 2 --seed 5 --csv "$csv" : -n 2 "$ch12" --epochs 2 --seed 5 --csv "$csv"
+    if [ $code -eq 0 ] && [ "$(column)" = "$together" ]; then good; else bad "$how on one rank of three: exit code $code, weights $(column)"; fi
+done
+#   one set differs, by one pixel
+mkdir "$dir/other"
+for set in train t10k; do
+    rm -rf "$dir/other/mnist"
+    cp -R "$files" "$dir/other/mnist"
+    printf '\377\000\377' | dd of="$dir/other/mnist/$set-images-idx3-ubyte" bs=1 seek=5000 conv=notrunc 2>/dev/null
+    word=$([ $set = train ] && echo training || echo test)
+    launch 1 "$ch12" --epochs 1 : -n 1 env "DTRAIN_DATA=$dir/other" "$ch12" --epochs 1
+    if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^error: rank 1 (.*) reads other mnist $word data than the others" "$dir/err"; then good
+    else bad "other $word data on one rank: exit code $code"; fi
+done
 for which in mnist auto; do
     launch 1 env "DTRAIN_DATA=$dir/data" "$top/ch09" --data $which : -n 1 env "DTRAIN_DATA=$dir/nothing" "$top/ch09" --data $which
     if [ $code -ne 0 ] && [ "$(grep -c "^error" "$dir/err")" -eq 1 ] && grep -q "^error: rank 1: host .* does not have the data (mnist); type .make data." "$dir/err"; then good

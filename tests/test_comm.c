@@ -2,6 +2,7 @@
 
    The same cases run on 1..8 threads (./test_comm) and on MPI ranks (mpiexec.mpich -n 3 ./test_comm). A case is a function
    of the communicator that returns an error and its sentence, because cmocka's assertions do not work on other threads. */
+#include <fenv.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -197,18 +198,32 @@ static dt_err doctor(dt_comm *comm, void *arg) {
     int p = dt_comm_size(comm);
     bool last = dt_comm_rank(comm) == p - 1;
     char text[2000];
-    dt_doctor_desc d = { .program = "./x", .lane_groups = 1, .settings = 5, .data_name = "mnist", .data = 6 };
+    dt_doctor_desc d = { .program = "./x", .lane_groups = 1, .settings = "--epochs 2\n--quiet", .data_name = "mnist", .data = 6 };
     (void)arg;
     DT_TRY(dt_comm_doctor(comm, &d, text, sizeof text));
     DT_TRY(find(text, "error", false));
     DT_TRY(find(text, "1 group of 16 images", p > 1));
     if (dt_comm_hosts(comm) == 1) DT_TRY(find(text, "more ranks do not make it faster", p > dt_cores()));
     if (p == 1) return DT_OK;
-    d.settings = last ? 6 : 5;
-    if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dt_fail(DT_EDATA, "other settings were not seen");
-    DT_TRY(find(text, "error: rank", true));
-    DT_TRY(find(text, "settings", true));
-    d.settings = 5, d.data = last ? 0 : 6;
+    static const struct { const char *other, *says; } said[] = {
+        { "--epochs 2\n--profile\n--quiet", " was started with --profile, rank 0 without it" },
+        { "--quiet", " was started without --epochs 2, rank 0 with it" },
+        { "--epochs 22\n--quiet", " was started with --epochs 22, rank 0 with --epochs 2;" },
+        { "--quiet\n--epochs 2", " was started with another command line than rank 0" },
+        { NULL, " was started without --epochs 2, rank 0 with it" } };
+    for (size_t i = 0; i < sizeof said / sizeof *said; ++i) {
+        d.settings = last ? said[i].other : "--epochs 2\n--quiet";
+        if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dt_fail(DT_EDATA, "other settings were not seen");
+        DT_TRY(find(text, "error: rank", true));
+        DT_TRY(find(text, said[i].says, true));
+    }
+    d.settings = "x";
+    if (last) fesetround(FE_UPWARD); /* as a build with other flags would, it then comes to other last digits */
+    const dt_err seen = dt_comm_doctor(comm, &d, text, sizeof text);
+    fesetenv(FE_DFL_ENV);
+    if (seen != DT_ECOMM) return dt_fail(DT_EDATA, "other arithmetic was not seen");
+    DT_TRY(find(text, "computes other last digits than the others", true));
+    d.data = last ? 0 : 6;
     if (dt_comm_doctor(comm, &d, text, sizeof text) != DT_ECOMM) return dt_fail(DT_EDATA, "missing data were not seen");
     return find(text, "does not have the data (mnist)", true);
 }

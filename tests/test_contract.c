@@ -45,7 +45,7 @@ static bool row(const char *name) {
 #define ROW_ELSEWHERE(name) (void)row(#name)   /* of a function that this build does not have */
 
 static bool fresh(void) {
-    dti_fail(DT_OK, "nothing was said");
+    dt_fail(DT_OK, "nothing was said");
     return true;
 }
 
@@ -512,7 +512,7 @@ static dt_err run_of_a_rank(dt_comm *comm, void *arg) {
     const int to = 1 - dt_comm_rank(comm);
     char mine = 1, other = 0;
     DT_TRY(dt_sendrecv(comm, &mine, 1, to, &other, 1, to, 0));
-    return other == 1 && dt_send(comm, &mine, 1, dt_comm_rank(comm), 0) == DT_EARG ? DT_OK : dti_fail(DT_EDATA, "got %d", other);
+    return other == 1 && dt_send(comm, &mine, 1, dt_comm_rank(comm), 0) == DT_EARG ? DT_OK : dt_fail(DT_EDATA, "got %d", other);
 }
 
 static void rows_of_ranks(dt_comm *c) {

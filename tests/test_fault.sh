@@ -47,6 +47,19 @@ healthy() {
 }
 
 host=$(uname -n | cut -c1-63)
+
+# A build for another processor on one rank: with FMA and without, the weights would be neither's
+if [ "$(uname -m)" = x86_64 ] && grep -qw fma /proc/cpuinfo; then
+    for arch in x86-64 x86-64-v3; do
+        $MPICC -std=c11 -D_DEFAULT_SOURCE -O0 -march=$arch -ffp-contract=off -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -o "$work/$arch" tests/fault.c -lm -pthread || exit 2
+        timeout 30 "$MPIEXEC" -n 1 "$work/x86-64" sync none 0 : -n 1 "$work/$arch" sync none 0 >"$work/out" 2>"$work/err"
+        code=$?
+        if [ $arch = x86-64 ] && [ $code -eq 0 ] && [ ! -s "$work/err" ]; then passed=$((passed + 1)); echo "ok     one build on all ranks"
+        elif [ $arch != x86-64 ] && [ $code -ne 0 ] && [ "$(grep -c "rank 1 ($host) differs from the others in the build, or how it rounds" "$work/err")" -eq 1 ]; then
+            passed=$((passed + 1)); echo "ok     one rank without FMA"
+        else fail "x86-64 beside $arch: exit code $code"; fi
+    done
+else echo "skipped: ranks with and without FMA"; fi
 for ranks in 2 4; do
     last=$((ranks - 1))
     for method in sync psgd; do

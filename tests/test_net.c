@@ -2,6 +2,7 @@
 
    Gradients are held against finite differences layer by layer, and for two whole nets against PyTorch
    (tests/data/reference.bin, made by tests/make_reference.py). */
+#include <fenv.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
 #include <cmocka.h>
 
@@ -1303,6 +1307,41 @@ static void progress_line(void **state) {
     assert_non_null(strstr(text, "step 0/0"));
 }
 
+/* A thread whose processor does not compute as IEEE 754 says is told so, at build and at each forward pass. */
+static void the_thread_is_asked(void **state) {
+    const uint32_t row[1] = { 0 };
+    const uint8_t image[4] = { 9, 8, 7, 6 }, label[1] = { 1 };
+    const dt_batch batch = { .pixels = image, .labels = label, .mean = mean, .std = deviation, .index = row, .count = 1, .global_count = 1 };
+    (void)state;
+    dt_net *net = dt_net_new(1, 2, 2), *late = dt_net_new(1, 2, 2);
+    dt_linear(net, "fc", 2), dt_linear(late, "fc", 2);
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = 1, .seed = 1 }));
+    ok(dt_net_load(net, &batch));
+    static const int other[] = { FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
+    for (int i = 0; i < 3; ++i) {
+        fesetround(other[i]);
+        const dt_err built = dt_net_build(late, &(dt_build_desc){ .batch = 1, .seed = 1 }), went = dt_forward(net);
+        fesetenv(FE_DFL_ENV);
+        assert_int_equal(built, DT_ENUMERIC);
+        assert_int_equal(went, DT_ENUMERIC);
+        assert_non_null(strstr(dt_error(), "does not round to nearest"));
+    }
+#if defined(__SSE2__)
+    static const unsigned flush[] = { 0x8000, 0x0040 }; /* results; operands */
+    for (int i = 0; i < 2; ++i) {
+        _mm_setcsr(_mm_getcsr() | flush[i]);
+        const dt_err built = dt_net_build(late, &(dt_build_desc){ .batch = 1, .seed = 1 }), went = dt_forward(net);
+        fesetenv(FE_DFL_ENV);
+        assert_int_equal(built, DT_ENUMERIC);
+        assert_int_equal(went, DT_ENUMERIC);
+        assert_non_null(strstr(dt_error(), "for zero"));
+    }
+#endif
+    ok(dt_net_build(late, &(dt_build_desc){ .batch = 1, .seed = 1 }));
+    ok(dt_forward(net));
+    dt_net_free(net), dt_net_free(late);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pytorch_gradients_s0),     cmocka_unit_test(pytorch_gradients_odd),  cmocka_unit_test(pytorch_sgd),
@@ -1311,6 +1350,7 @@ int main(void) {
         cmocka_unit_test(differences_branches),     cmocka_unit_test(branches_as_the_naive_kernels),
         cmocka_unit_test(branch_errors),    cmocka_unit_test(dropout_masks),
         cmocka_unit_test(dropout2d_drops_planes),   cmocka_unit_test(log_softmax),            cmocka_unit_test(score_counts_each_sample),
+        cmocka_unit_test(the_thread_is_asked),
         cmocka_unit_test(same_bits_for_every_number_of_ranks), cmocka_unit_test(no_allocation_in_steps), cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(builder_errors),           cmocka_unit_test(step_errors),            cmocka_unit_test(numbers_that_are_not),
         cmocka_unit_test(optimizer_errors),         cmocka_unit_test(optimizer_changes),      cmocka_unit_test(initial_values),

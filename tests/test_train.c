@@ -3,6 +3,7 @@
    As tests/test_comm.c: the cases of `on_ranks` run on 1..5 threads (./test_train), and on MPI ranks in a program built
    with MPI (mpiexec.mpich -n 3 ./test_train_mpi). They return an error and its sentence, because cmocka's assertions do
    not work on other threads. Under mpiexec rank 0 ends with cmocka's own line of how many passed. */
+#include <fenv.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -276,6 +277,41 @@ static dt_err evaluation_changes_nothing(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* The last rank alone holds other data, or rounds in another way: every trainer and the evaluation say so, on every rank. */
+static dt_err one_rank_differs(dt_comm *comm, void *arg) {
+    enum { OTHER_IMAGES, OTHER_MEAN, OTHER_CLASSES, SETS, ROUNDING = SETS, WAYS };
+    const int last = dt_comm_size(comm) - 1;
+    const bool odd = dt_comm_rank(comm) == last;
+    dt_dataset set[SETS];
+    dt_net *net;
+    (void)arg;
+    if (last == 0) return DT_OK;
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    for (int i = 0; i < SETS; ++i) DT_TRY(dt_dataset_view(&set[i], &data, odd && i == OTHER_IMAGES, COUNT / 2));
+    if (odd) set[OTHER_MEAN].mean[0] += 0.25f, set[OTHER_CLASSES].classes += 1;
+    for (int i = 0; i < WAYS; ++i) {
+        dt_train_result result;
+        dt_score score;
+        const dt_dataset *mine = i < SETS ? &set[i] : &data;
+        const dt_train_desc desc = { .data = mine, .epochs = 1, .batch = BATCH, .seed = 31 };
+        if (odd && i == ROUNDING) fesetround(FE_TOWARDZERO);
+        const dt_err sync = dt_train_sync(net, opt, comm, &desc, &result), psgd = dt_train_psgd(net, opt, comm, &desc, &result);
+        fesetenv(FE_DFL_ENV);
+        need(sync == DT_ECOMM && psgd == DT_ECOMM);
+        need(strstr(dt_error(), i == ROUNDING ? "in the build, or how it rounds" : "in the training data"));
+        need(i == ROUNDING || dt_evaluate(net, mine, comm, &score) == DT_ECOMM);
+        need(i == ROUNDING || strstr(dt_error(), "in the data to evaluate"));
+    }
+    dt_net_free(net);
+    dt_optimizer_free(opt);
+    DT_TRY(make_net(&net, odd ? BATCH : 2 * BATCH, 6, false)); /* other batches would share the rows out in another way */
+    dt_score score;
+    need(dt_evaluate(net, &data, comm, &score) == DT_ECOMM);
+    dt_net_free(net);
+    return DT_OK;
+}
+
 /* ---- PSGD: P workers alone on their shares, then one average; checked against the same done by hand. */
 
 static dt_err by_hand(dt_net *net, int rank, int ranks, int epochs, uint64_t seed, uint32_t batch) {
@@ -413,6 +449,7 @@ static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ra
     { "local SGD averages in between", local_sgd_averages },
     { "algorithms reach the averages", algorithms_reach_the_averages },
     { "settings that cannot be meant", refuses },
+    { "one rank differs, and is named", one_rank_differs },
 };
 enum { CASES = sizeof on_ranks / sizeof *on_ranks };
 
