@@ -56,24 +56,24 @@ build/dtrain_mpi.o: dtrain.h build/flags
 
 # ---- Chapters: `make ch07` makes ./ch07 from chapters/ch07_*.c.
 .SECONDEXPANSION:
-$(filter-out $(WITH_MPI) $(PRIVATES),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h build/dtrain.o
+$(filter-out $(WITH_MPI) $(PRIVATES),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chapters/output.h build/dtrain.o
 	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain.o $(LDLIBS)
 
-$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h build/dtrain_mpi.o
+$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chapters/output.h build/dtrain_mpi.o
 	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain_mpi.o $(LDLIBS)
 
 #      these look at the header's inside, and so compile it with themselves
-$(PRIVATES): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h dtrain.h build/flags
+$(PRIVATES): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chapters/output.h dtrain.h build/flags
 	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
 
 # ---- Examples: those that name no MPI are built without it, as a program that drops dtrain.h in would be.
-lenet_mnist: examples/lenet_mnist.c chapters/chapter.h chapters/says.h build/dtrain_mpi.o
+lenet_mnist: examples/lenet_mnist.c chapters/chapter.h chapters/says.h chapters/output.h build/dtrain_mpi.o
 	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $< build/dtrain_mpi.o $(LDLIBS)
 
 dropin: examples/dropin.c dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
-infer: examples/infer.c chapters/chapter.h chapters/says.h dtrain.h
+infer: examples/infer.c chapters/chapter.h chapters/says.h chapters/output.h dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
 #      C++ includes the declarations; the implementation is C, in a file of its own
@@ -122,7 +122,7 @@ figures: $(CHAPTERS)
 bench: build/bench
 	taskset -c 0 ./build/bench
 
-build/bench: tests/bench.c dtrain.h
+build/bench: tests/bench.c chapters/output.h dtrain.h
 	@mkdir -p build
 	$(CC) $(CFLAGS) -DDTRAIN_WITH_CHARTS -o $@ tests/bench.c $(LDLIBS)
 

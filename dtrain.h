@@ -35,7 +35,7 @@
        }
 
    Contents
-     [S1]  Configuration, errors, memory, time      [S7]  Optimizers
+     [S1]  Configuration, errors, memory, files     [S7]  Optimizers
      [S2]  Random numbers                           [S8]  Communicator: alone, threads, MPI; all-reduce
      [S3]  Tensors, named values, exact sums        [S9]  Data: files, synthetic digits, partitions, batches
      [S4]  Kernels: naive, and in lanes             [S10] Training: synchronous SGD, PSGD, Hogwild
@@ -456,6 +456,334 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
             (void)dti_cpus_set(&one);
             return;
         }
+}
+#endif
+
+/* ==== [S1.5] Files ======================================================== */
+
+/* A file is replaced whole. What is written goes into a new file beside it,
+   which takes its name once all of it is on the disk: whoever reads meanwhile,
+   or after the power failed, finds the old file or the new one, never half.
+
+       x.part    created, written, flushed to the disk, closed, renamed to x
+       folder    flushed to the disk, so that the new name lasts as well
+
+   The new file gets the permissions and the owner of the old one, and a link is
+   followed to the file it names. Where a new file cannot take the old one's
+   place, the old one is written as it stands: a device, a pipe, a file with
+   several names, another user's file, a folder that takes no new files. */
+#ifdef DTI_DECLARE
+/* dt_check_writable: whether a file of this name could be written now, to be asked before the hours of work that the file
+   is for; nothing is changed. DT_EIO with the reason, such as a folder that does not exist. */
+DT_API dt_err dt_check_writable(const char *path);
+#endif
+
+#ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/stat.h>
+/* POSIX functions are declared: unless the program asks for strict C and for nothing more. */
+#if defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE) || !(defined(__GLIBC__) || defined(__STRICT_ANSI__))
+#define DTI_POSIX_FILES
+#include <fcntl.h>
+#endif
+#endif
+
+enum { DTI_PATH_MAX = 1024 };
+
+/* Opens a file to read. A pipe or a device in its place is refused: opening a pipe would wait until somebody writes. */
+static FILE *dti_open_plain(const char *path) {
+#if defined(__unix__) || defined(__APPLE__)
+    struct stat s;
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
+        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device");
+        return NULL;
+    }
+#endif
+    errno = 0;
+    FILE *f = fopen(path, "rb");
+    if (!f) dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+    return f;
+}
+
+/* A file being written. beside is empty where the target itself is written. */
+typedef struct dti_output {
+    FILE *file;
+    const char *path;                            /* as the caller names it */
+    char target[DTI_PATH_MAX];                   /* the same, links followed */
+    char beside[DTI_PATH_MAX + 16];
+} dti_output;
+
+static dt_err dti_output_failed(const dti_output *o, int why) {
+    return dti_fail(DT_EIO, "%s: cannot write it: %s", o->path, why ? strerror(why) : "the reason is not known");
+}
+
+#ifdef DTI_POSIX_FILES
+/* A new file with the permissions and the owner of the old one, from its first moment no more open than that. */
+static FILE *dti_create(const char *path, const struct stat *old) {
+    struct stat now;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
+    if (fd < 0) return NULL;
+    bool alike = fstat(fd, &now) == 0;
+    if (alike && old && (now.st_uid != old->st_uid || now.st_gid != old->st_gid)) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
+    if (alike && old) alike = fchmod(fd, old->st_mode & 07777) == 0;
+    FILE *f = alike ? fdopen(fd, "wb") : NULL;
+    if (f) return f;
+    const int why = errno;
+    close(fd);
+    unlink(path);
+    errno = why;
+    return NULL;
+}
+
+/* Opens the file beside. false: the target is to be written as it stands. Otherwise o->file is NULL after an error, in errno. */
+static bool dti_output_beside(dti_output *o) {
+    struct stat old, link;
+    const bool there = stat(o->path, &old) == 0;
+    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0)) return false;
+    if (!there && (errno != ENOENT || lstat(o->path, &link) == 0)) return false; /* a link to what is not there yet */
+    if (!*o->path) return false;
+    char *real = there ? realpath(o->path, NULL) : NULL;
+    const int length = snprintf(o->target, sizeof o->target, "%s", real ? real : o->path);
+    free(real);
+    if (length < 0 || (size_t)length >= sizeof o->target) return false;
+    for (int i = 1; i < 100; ++i) {                 /* x.part may be a file of the user's, or of another run's */
+        if (i == 1) snprintf(o->beside, sizeof o->beside, "%s.part", o->target);
+        else snprintf(o->beside, sizeof o->beside, "%s.part%d", o->target, i);
+        o->file = dti_create(o->beside, there ? &old : NULL);
+        if (o->file || errno != EEXIST) break;
+    }
+    if (o->file) return true;
+    o->beside[0] = '\0';
+    return !there || (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
+}
+
+/* Waits until the disk has it. What is no file of a disk cannot be waited for. */
+static bool dti_flush_to_disk(int fd) { return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS; }
+
+static bool dti_flush_folder(const char *path) {
+    char folder[DTI_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    const int fd = open(folder, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return true;                        /* a folder may be written and not read: then this is all there is to do */
+    const bool good = dti_flush_to_disk(fd);
+    close(fd);
+    return good;
+}
+
+DT_API dt_err dt_check_writable(const char *path) {
+    DTI_NEED(path, "path", DT_EARG);
+    dti_output o = { .path = path };
+    if (dti_output_beside(&o)) {
+        if (!o.file) return dti_output_failed(&o, errno);
+        fclose(o.file);
+        unlink(o.beside);
+        return DT_OK;
+    }
+    struct stat s;
+    if (stat(path, &s) == 0) {                      /* not opened: whoever reads a pipe would take that for its end */
+        if (S_ISDIR(s.st_mode)) return dti_output_failed(&o, EISDIR);
+        return access(path, W_OK) == 0 ? DT_OK : dti_output_failed(&o, errno);
+    }
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); /* what a link names comes into being, empty */
+    if (fd < 0) return dti_output_failed(&o, errno);
+    close(fd);
+    return DT_OK;
+}
+#else
+static bool dti_output_beside(dti_output *o) { (void)o; return false; }
+DT_API dt_err dt_check_writable(const char *path) {
+    DTI_NEED(path, "path", DT_EARG);
+    FILE *f = fopen(path, "ab");
+    if (f) fclose(f);
+    return f ? DT_OK : dti_output_failed(&(dti_output){ .path = path }, errno);
+}
+#endif
+
+static dt_err dti_output_open(dti_output *o, const char *path) {
+    memset(o, 0, sizeof *o);
+    o->path = path;
+    errno = 0;
+    if (!dti_output_beside(o)) o->file = fopen(path, "wb");
+    return o->file ? DT_OK : dti_output_failed(o, errno);
+}
+
+/* Gives up what was written. Where it was written in place, the half stays. */
+static void dti_output_drop(dti_output *o) {
+    fclose(o->file);
+    if (o->beside[0]) remove(o->beside);
+}
+
+/* Ends a file that is complete. It takes the name only if every byte has arrived. */
+static dt_err dti_output_close(dti_output *o) {
+    bool good = !ferror(o->file);                   /* if not, errno is still that of the write that failed */
+    if (good) errno = 0;
+    good = good && fflush(o->file) == 0;
+#ifdef DTI_POSIX_FILES
+    good = good && dti_flush_to_disk(fileno(o->file));
+#endif
+    int why = errno;
+    if (fclose(o->file) != 0 && good) { good = false; why = errno; }
+    if (good && o->beside[0]) {
+        good = rename(o->beside, o->target) == 0;
+#ifdef DTI_POSIX_FILES
+        if (good && !dti_flush_folder(o->target)) return dti_output_failed(o, errno);
+#endif
+        why = errno;
+    }
+    if (good) return DT_OK;
+    if (o->beside[0]) remove(o->beside);
+    return dti_output_failed(o, why);
+}
+#endif
+
+/* ==== [S1.6] JSON ========================================================= */
+
+/* Text between programs (RFC 8259): {"name": value, ...}, [value, ...], "text",
+   numbers. There is no tree of values here. Whoever reads knows what must come
+   next, and asks for that: a name, a number, one more item of a list. Anything
+   else is an error, so text from outside cannot lead anywhere, however deep its
+   brackets are. The first error stays, with the place it was met at. */
+#ifdef DTI_IMPLEMENT
+/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off, overlong, half of a surrogate
+   pair, or beyond U+10FFFF. */
+static size_t dti_utf8_bytes(const char *s, size_t left) {
+    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff, b = left > 1 ? (unsigned char)s[1] : 0;
+    const size_t n = a < 0x80 ? 1 : a < 0xc2 ? 0 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 0;
+    if (n > left) return 0;
+    for (size_t i = 1; i < n; ++i)
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+    if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0) || (a == 0xf0 && b < 0x90) || (a == 0xf4 && b >= 0x90)) return 0;
+    return n;
+}
+
+static size_t dti_utf8_put(char *out, uint32_t code) {
+    static const unsigned char first[5] = { 0, 0x00, 0xc0, 0xe0, 0xf0 };
+    const size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = n; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
+    out[0] = (char)(first[n] | code);
+    return n;
+}
+
+/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not UTF-8 becomes U+FFFD. */
+static void dti_json_quote(char *out, const char *text) {
+    *out++ = '"';
+    for (size_t n; *text; text += n) {
+        const bool well = (n = dti_utf8_bytes(text, strlen(text))) > 0;
+        if (!well) { out += dti_utf8_put(out, 0xfffd); n = 1; continue; }
+        if ((unsigned char)*text < ' ') { out += sprintf(out, "\\u%04x", (unsigned)*text); continue; }
+        if (*text == '"' || *text == '\\') *out++ = '\\';
+        memcpy(out, text, n);
+        out += n;
+    }
+    memcpy(out, "\"", 2);
+}
+
+typedef struct dti_json {
+    const char *begin, *at, *end;                /* the text, and where the next byte is read */
+    const char *why;                             /* the first error; NULL: none so far */
+} dti_json;
+
+static bool dti_json_fail(dti_json *j, const char *why) {
+    if (!j->why) j->why = why;
+    return false;
+}
+
+/* The next byte that is not blank, which stays where it is; 0 at the end. */
+static char dti_json_peek(dti_json *j) {
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r')) ++j->at;
+    return j->at < j->end ? *j->at : '\0';
+}
+
+static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
+    if (j->why || dti_json_peek(j) != wanted) return dti_json_fail(j, otherwise);
+    ++j->at;
+    return true;
+}
+
+/* Whether one more item follows in a list or an object of which `count` have been read; takes the comma or the end. */
+static bool dti_json_more(dti_json *j, int count, char end) {
+    if (j->why) return false;
+    if (dti_json_peek(j) == end) { ++j->at; return false; }
+    return count == 0 || dti_json_take(j, ',', end == '}' ? "',' or '}' is missing" : "',' or ']' is missing");
+}
+
+static bool dti_json_hex(dti_json *j, uint32_t *code) { /* \u and four digits */
+    if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u') return dti_json_fail(j, "an escape that JSON does not have");
+    *code = 0;
+    for (int i = 2; i < 6; ++i) {
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        const char *d = j->at[i] ? strchr(digits, j->at[i]) : NULL;
+        if (!d) return dti_json_fail(j, "\\u without four hexadecimal digits");
+        *code = *code << 4 | ((uint32_t)(d - digits) & 15);
+    }
+    j->at += 6;
+    return true;
+}
+
+/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits, DC00 + ten more. */
+static size_t dti_json_escape(dti_json *j, char *out) {
+    static const char letter[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    const char *known = j->end - j->at > 1 && j->at[1] ? strchr(letter, j->at[1]) : NULL;
+    uint32_t code, low = 0;
+    if (known) { j->at += 2; *out = meant[known - letter]; return 1; }
+    if (!dti_json_hex(j, &code)) return 0;
+    if (code >= 0xd800 && code < 0xe000) {
+        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff) return dti_json_fail(j, "half of a surrogate pair");
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    return dti_utf8_put(out, code);
+}
+
+/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut, and *length then >= size. */
+static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length) {
+    *length = 0;
+    if (!dti_json_take(j, '"', "'\"' is missing")) return false;
+    while (j->at < j->end && *j->at != '"') {
+        char one[4];
+        size_t n = 0;
+        if (*j->at == '\\') n = dti_json_escape(j, one);
+        else if ((unsigned char)*j->at < ' ') dti_json_fail(j, "a control character in a string");
+        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) == 0) dti_json_fail(j, "a string that is not UTF-8");
+        else { memcpy(one, j->at, n); j->at += n; }
+        if (n == 0) return false;
+        for (size_t i = 0; i < n; ++i)
+            if (*length + i + 1 < size) out[*length + i] = one[i];
+        *length += n;
+    }
+    if (size) out[dti_min_size(*length, size - 1)] = '\0';
+    return dti_json_take(j, '"', "a string without an end");
+}
+
+/* A name and its colon. */
+static bool dti_json_name(dti_json *j, char *out, size_t size, size_t *length) {
+    return dti_json_string(j, out, size, length) && dti_json_take(j, ':', "':' is missing");
+}
+
+/* A whole number from 0 to 2^64 - 1. */
+static bool dti_json_whole(dti_json *j, uint64_t *number) {
+    const char first = dti_json_peek(j), *from = j->at;
+    *number = 0;
+    if (first < '0' || first > '9') return dti_json_fail(j, "a whole number, 0 or more, is missing");
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; ++j->at) {
+        const uint64_t digit = (uint64_t)(*j->at - '0');
+        if (*number > (UINT64_MAX - digit) / 10) return dti_json_fail(j, "a number beyond 64 bits");
+        *number = 10 * *number + digit;
+    }
+    if (first == '0' && j->at - from > 1) return dti_json_fail(j, "a number that begins with 0");
+    if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')) return dti_json_fail(j, "a number that is not whole");
+    return true;
+}
+
+/* [number, ...]: how many, or -1. More than `most` are an error. */
+static int dti_json_wholes(dti_json *j, uint64_t *out, int most) {
+    int n = 0;
+    dti_json_take(j, '[', "'[' is missing");
+    for (; dti_json_more(j, n, ']'); ++n) {
+        if (n == most) dti_json_fail(j, "a list that is too long");
+        else dti_json_whole(j, &out[n]);
+    }
+    return j->why ? -1 : n;
 }
 #endif
 
@@ -2663,6 +2991,12 @@ static dt_err dti_size_check(const dti_layer *l) {
 static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
     if (!*name || strlen(name) >= DTI_NAME)
         return dti_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
+    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) { /* names stand in files and sentences */
+        n = dti_utf8_bytes(name + i, left);
+        if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
+        return dti_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i, (unsigned char)name[i],
+                        n ? "a control character" : "not UTF-8");
+    }
     for (int i = 0; i < list->layers; ++i)
         if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
             return dti_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
@@ -6903,11 +7237,9 @@ DT_API dt_err dt_trace_start(dt_comm *c, size_t capacity) {
 typedef struct dti_trace_line { char name[32]; double start, end; } dti_trace_line;
 
 static void dti_trace_print(FILE *file, const dti_trace_line *line, int rank) {
-    char name[sizeof line->name];
-    for (size_t i = 0; i < sizeof name; ++i)                             /* nothing that JSON would have to escape */
-        name[i] = line->name[i] == '"' || line->name[i] == '\\' || (line->name[i] > 0 && line->name[i] < ' ') ? '_' : line->name[i];
-    char text[160];
-    dti_print(text, sizeof text, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank,
+    char name[6 * sizeof line->name + 3], text[sizeof name + 160];
+    dti_json_quote(name, line->name);
+    dti_print(text, sizeof text, ",\n{\"name\":%s,\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank,
               line->start * 1e6, (line->end - line->start) * 1e6);
     fputs(text, file);
 }
@@ -6934,23 +7266,29 @@ static dt_err dti_trace_gather(dt_comm *c, int rank, const dti_interval *trace, 
 DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     DTI_NEED(c && path, "comm and path", DT_EARG);
     dti_interval *trace = c->trace;
-    FILE *file = c->rank == 0 ? fopen(path, "w") : NULL;
-    int64_t failed = c->rank == 0 && !file;
+    dti_output out = { .file = NULL };
+    int64_t failed = c->rank == 0 && dti_output_open(&out, path) != DT_OK;
+    FILE *file = out.file;
     dt_err error = DT_OK;
     c->trace = NULL;                                                     /* what follows is not to be recorded */
     if (file) fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"dtrain\"}}");
     for (int r = 0; r < c->size && error == DT_OK; ++r) {
-        if (file) fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"args\":{\"name\":\"rank %d, %s\"}}", r, r, c->host[r]);
+        if (file) {
+            char who[96], name[6 * sizeof who + 3];
+            snprintf(who, sizeof who, "rank %d, %s", r, c->host[r]);
+            dti_json_quote(name, who);
+            fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"args\":{\"name\":%s}}", r, name);
+        }
         if (c->rank == 0 || c->rank == r) error = dti_trace_gather(c, r, trace, r == c->rank && trace ? c->traced : 0, file);
     }
     if (file) {
         fprintf(file, "\n]}\n");
-        failed = ferror(file) != 0;
-        failed = fclose(file) != 0 || failed;
+        if (error != DT_OK) dti_output_drop(&out);
+        else failed = dti_output_close(&out) != DT_OK;
     }
     c->trace = trace;
     if (error == DT_OK) error = dt_allreduce(c, &failed, 1, DT_I64, DT_MAX, DT_AUTO);
-    if (error == DT_OK && failed) error = dti_fail(DT_EIO, "%s: cannot write the trace", path);
+    if (error == DT_OK && failed) error = c->rank == 0 ? DT_EIO : dti_fail(DT_EIO, "%s: rank 0 cannot write the trace", path);
     return error;
 }
 #endif /* DTI_IMPLEMENT */
@@ -7281,8 +7619,9 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
 
 /* dt_dataset_find                                              [S9.4]  chapter 2
    Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data. "auto", or NULL, takes
-   MNIST, else Fashion-MNIST, else the synthetic digits; train->name says which. Asked for by name and not there: DT_EIO
-   with how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
+   MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone; where it is not and ./data has neither, the
+   synthetic digits. train->name says which. Asked for by name or by $DTRAIN_DATA and not there: DT_EIO with what is there
+   and how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
 DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which);
 
 /* dt_dataset_synthetic                                         [S9.5]  chapter 2
@@ -7416,9 +7755,8 @@ static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
     uint8_t head[16];
     memset(f, 0, sizeof *f);
     f->path = path;
-    errno = 0;
-    f->file = fopen(path, "rb");
-    if (!f->file) return dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+    f->file = dti_open_plain(path);
+    if (!f->file) return DT_EIO;
     const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
     if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0) return dti_fail(DT_EIO, "%s is not a plain file", path);
     const size_t got = fread(head, 1, header, f->file);
@@ -7488,8 +7826,14 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
    $DTRAIN_DATA may also point straight at the four files. They are named alike
    for MNIST and Fashion-MNIST, so there the first ten labels decide.
    A dataset counts as present when one of its four files is there; that the
-   others are missing is then an error, not a reason to take something else. */
+   others are missing is then an error, not a reason to take something else.
+   And who sets $DTRAIN_DATA asks for what it names: if that holds no dataset,
+   "auto" takes neither ./data nor the synthetic digits for it. */
 #ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <dirent.h>
+#endif
+
 typedef struct dti_known_set {
     const char *option, *name;
     const char *folders[3];
@@ -7504,22 +7848,36 @@ static const dti_known_set dti_known_sets[2] = {
 static const char *const dti_idx_files[4] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
                                               "t10k-labels-idx1-ubyte" };
 
-enum { DTI_PATH_MAX = 1024 };
-
 /* A file that is there but may not be read counts as present: opening it will say why. */
 static bool dti_file_exists(const char *path) {
     errno = 0;
+#if defined(__unix__) || defined(__APPLE__)
+    struct stat s;
+    const bool there = stat(path, &s) == 0;
+#else
     FILE *f = fopen(path, "rb");
+    const bool there = f != NULL;
     if (f) fclose(f);
-    return f || (errno != ENOENT && errno != ENOTDIR);
+#endif
+    return there || (errno != ENOENT && errno != ENOTDIR);
+}
+
+/* Where file i of a set is: train-images-idx3-ubyte, or train-images.idx3-ubyte, as some archives unpack it. */
+static bool dti_idx_path(char *path, size_t size, const char *folder, int i, const char *suffix) {
+    const int length = snprintf(path, size, "%s/%s%s", folder, dti_idx_files[i], suffix);
+    if (length < 0 || (size_t)length >= size) return false;
+    char *mark = path + strlen(folder) + 1 + (strstr(dti_idx_files[i], "-idx") - dti_idx_files[i]);
+    if (dti_file_exists(path)) return true;
+    *mark = '.';
+    if (dti_file_exists(path)) return true;
+    *mark = '-';
+    return false;
 }
 
 static bool dti_any_idx_file(const char *folder, const char *suffix) {
     char path[DTI_PATH_MAX + 64];
-    for (int i = 0; i < 4; ++i) {
-        snprintf(path, sizeof path, "%s/%s%s", folder, dti_idx_files[i], suffix);
-        if (dti_file_exists(path)) return true;
-    }
+    for (int i = 0; i < 4; ++i)
+        if (dti_idx_path(path, sizeof path, folder, i, suffix)) return true;
     return false;
 }
 
@@ -7527,8 +7885,7 @@ static bool dti_is_fashion(const char *folder) {
     static const uint8_t first[10] = { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 };
     char path[DTI_PATH_MAX + 64];
     uint8_t head[18];
-    snprintf(path, sizeof path, "%s/%s", folder, dti_idx_files[1]);
-    FILE *f = fopen(path, "rb");
+    FILE *f = dti_idx_path(path, sizeof path, folder, 1, "") ? dti_open_plain(path) : NULL;
     const size_t got = f ? fread(head, 1, sizeof head, f) : 0;
     if (f) fclose(f);
     return got == sizeof head && memcmp(head + 8, first, sizeof first) == 0;
@@ -7552,33 +7909,49 @@ static bool dti_search_folder(dti_search *s, const char *root, const char *sub) 
     return s->found = true;
 }
 
-static void dti_search_set(dti_search *s, const dti_known_set *set) {
-    const char *given = getenv("DTRAIN_DATA");
-    memset(s, 0, sizeof *s);
-    if (given && *given) {
-        for (int i = 0; i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
-        if (dti_is_fashion(given) == (set == &dti_known_sets[1]) && dti_search_folder(s, given, "")) return;
-    }
-    for (int i = 0; i < 3; ++i) if (dti_search_folder(s, "data", set->folders[i])) return;
+static void dti_search_set(dti_search *s, const dti_known_set *set, const char *given, bool elsewhere) {
+    for (int i = 0; given && i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
+    if (given && dti_is_fashion(given) == (set == &dti_known_sets[1]) && dti_search_folder(s, given, "")) return;
+    for (int i = 0; elsewhere && i < 3; ++i) if (dti_search_folder(s, "data", set->folders[i])) return;
 }
 
-static dt_err dti_set_missing(const dti_search *s, const dti_known_set *set) {
-    const char *given = getenv("DTRAIN_DATA");
+/* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
+static void dti_describe_folder(const char *folder, char *text, size_t size) {
+#if defined(__unix__) || defined(__APPLE__)
+    DIR *d = opendir(folder);
+    if (!d) { snprintf(text, size, "%s", strerror(errno)); return; }
+    size_t used = (size_t)snprintf(text, size, "it holds");
+    int n = 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.' || ++n > 3) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s %.30s", n > 1 ? "," : "", e->d_name);
+    }
+    closedir(d);
+    for (char *c = text; *c; ++c) if ((unsigned char)*c < ' ') *c = '?';
+    if (n == 0) snprintf(text, size, "it is empty");
+    else if (n > 3) snprintf(text + used, size - used, " and %d more", n - 3);
+#else
+    snprintf(text, size, "it holds none of their files");
+    (void)folder;
+#endif
+}
+
+static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given, bool elsewhere) {
+    const char *advice = "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
+    char held[160];
     if (s->zipped[0])
-        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, or run \"make data\"", set->name, s->zipped);
-    if (given && *given)
-        return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s nor in ./data: run \"make data\", or set DTRAIN_DATA to the folder "
-                        "above %s/%s", set->name, given, set->folders[0], dti_idx_files[0]);
-    return dti_fail(DT_EIO, "no %s in ./data: run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->name,
-                    set->folders[0], dti_idx_files[0]);
+        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, or run \"make data\"", names, s->zipped);
+    if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
+    dti_describe_folder(given, held, sizeof held);
+    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held, elsewhere ? " nor in ./data" : "", advice);
 }
 
 /* part 0 are the training files, part 1 the test files. */
 static dt_err dti_load_part(dt_dataset *d, const char *folder, const dti_known_set *set, int part) {
     char images[DTI_PATH_MAX + 64], labels[DTI_PATH_MAX + 64];
     if (!d) return DT_OK;
-    snprintf(images, sizeof images, "%s/%s", folder, dti_idx_files[2 * part]);
-    snprintf(labels, sizeof labels, "%s/%s", folder, dti_idx_files[2 * part + 1]);
+    dti_idx_path(images, sizeof images, folder, 2 * part, "");
+    dti_idx_path(labels, sizeof labels, folder, 2 * part + 1, "");
     DT_TRY(dt_idx_load(d, images, labels, 10));
     snprintf(d->name, sizeof d->name, "%s", set->name);
     snprintf(d->source, sizeof d->source, "%.255s", folder);
@@ -7603,17 +7976,20 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *fold
 static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test);
 
 DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which) {
-    dti_search search;
+    dti_search search = { .found = false };
     if (train) memset(train, 0, sizeof *train);
     if (test) memset(test, 0, sizeof *test);
     const bool any = !which || strcmp(which, "auto") == 0;
+    const char *given = getenv("DTRAIN_DATA");
+    if (given && !*given) given = NULL;
     for (int i = 0; i < 2; ++i) {
         const dti_known_set *set = &dti_known_sets[i];
         if (!any && strcmp(which, set->option) != 0) continue;
-        dti_search_set(&search, set);
+        dti_search_set(&search, set, given, !any || !given);
         if (search.found) return dti_load_set(train, test, search.folder, set);
-        if (!any) return dti_set_missing(&search, set);
+        if (!any) return dti_set_missing(&search, set->name, given, true);
     }
+    if (any && given) return dti_set_missing(&search, "MNIST or Fashion-MNIST", given, false);
     if (any || strcmp(which, "synthetic") == 0) return dti_synthetic_sets(train, test);
     return dti_fail(DT_EARG, "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
 }
@@ -8827,9 +9203,10 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 #ifdef DTI_DECLARE
 /* dt_save: writes the named parameters as a safetensors file: u64 little-endian length of a JSON header, the header
    (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are PyTorch's ("conv1.weight",
-   [10,1,5,5], rows of output channels first). Written beside and renamed, so that no half file is left. DT_EIO. */
+   [10,1,5,5], rows of output channels first). Written as [S1.5] says, so that no half file is left. DT_EARG, DT_EIO. */
 DT_API dt_err dt_save(const dt_net *net, const char *path);
-/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer. DT_EIO, DT_EDATA. */
+/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer. The file is held against
+   the whole format first: after an error the net is as it was. DT_EARG, DT_EIO, DT_ENOMEM, DT_EDATA. */
 DT_API dt_err dt_load(dt_net *net, const char *path);
 #endif
 
@@ -8847,22 +9224,24 @@ static uint64_t dti_get_le(const unsigned char *from, int bytes) {
 /* The JSON header; the length it would have if size is too small, as snprintf. */
 static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size) {
     size_t used = 0;
-    for (int i = 0; i < net->params; ++i) {
-        const dt_param *p = &net->param[i];
-        size_t begin = p->offset * sizeof(float), end = begin + dt_tensor_count(&p->value) * sizeof(float);
-        char shape[64];
-        int at = 0;
-        for (int d = 0; d < p->value.rank; ++d)
-            at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%d", d ? "," : "", p->value.shape[d]);
-        int n = snprintf(used < size ? text + used : NULL, used < size ? size - used : 0,
-                         "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}%s", i ? "," : "{", p->name, shape,
-                         begin, end, i + 1 == net->params ? "}" : "");
-        used += (size_t)n;
+    for (int i = 0; i <= net->params; ++i) {
+        char entry[sizeof *net->param_name * 6 + 256] = "}";
+        if (i < net->params) {
+            const dt_param *p = &net->param[i];
+            const size_t begin = p->offset * sizeof(float), end = begin + dt_tensor_count(&p->value) * sizeof(float);
+            char name[6 * sizeof *net->param_name + 3], shape[64] = "";
+            dti_json_quote(name, p->name);
+            for (int d = 0, at = 0; d < p->value.rank; ++d)
+                at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%d", d ? "," : "", p->value.shape[d]);
+            snprintf(entry, sizeof entry, "%s:{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", name, shape, begin, end);
+        }
+        used += (size_t)snprintf(used < size ? text + used : NULL, used < size ? size - used : 0, "%s%s",
+                                 i == 0 ? "{" : i < net->params ? "," : "", entry);
     }
     return used;
 }
 
-static bool dti_write_floats(FILE *f, const float *values, size_t n) {
+static void dti_write_floats(FILE *f, const float *values, size_t n) {
     unsigned char block[4 * 256];
     for (size_t at = 0; at < n; at += 256) {
         size_t count = dti_min_size(256, n - at);
@@ -8871,46 +9250,41 @@ static bool dti_write_floats(FILE *f, const float *values, size_t n) {
             memcpy(&bits, &values[at + i], sizeof bits);
             dti_put_le(block + 4 * i, bits, 4);
         }
-        if (fwrite(block, 4, count, f) != count) return false;
+        fwrite(block, 4, count, f);
     }
-    return true;
 }
 
 DT_API dt_err dt_save(const dt_net *net, const char *path) {
-    char beside[1024];
+    dti_output out;
+    unsigned char length[8];
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(path, "path", DT_EARG);
-    if (snprintf(beside, sizeof beside, "%s.part", path) >= (int)sizeof beside) return dti_fail(DT_EIO, "%.100s...: the path is too long", path);
-    size_t length = dti_safetensors_header(net, NULL, 0), padded = dti_round_up(length, 8);
+    const size_t used = dti_safetensors_header(net, NULL, 0), padded = dti_round_up(used, 8);
     char *header = dti_alloc(padded + 1);
     if (!header) return DT_ENOMEM;
     dti_safetensors_header(net, header, padded + 1);
-    memset(header + length, ' ', padded - length); /* the format allows spaces; the floats start at a multiple of 8 */
-    unsigned char size[8];
-    dti_put_le(size, padded, 8);
-    FILE *f = fopen(beside, "wb");
-    bool ok = f && fwrite(size, 1, 8, f) == 8 && fwrite(header, 1, padded, f) == padded && dti_write_floats(f, net->values, net->count);
-    int why = errno;
-    if (f && fclose(f) != 0) { ok = false; why = errno; }
+    memset(header + used, ' ', padded - used); /* the format allows spaces; the floats start at a multiple of 8 */
+    dti_put_le(length, padded, 8);
+    dt_err error = dti_output_open(&out, path);
+    if (error == DT_OK) {
+        fwrite(length, 1, 8, out.file);
+        fwrite(header, 1, padded, out.file);
+        dti_write_floats(out.file, net->values, net->count);
+        error = dti_output_close(&out); /* knows what failed on the way */
+    }
     dti_release(header);
-    if (ok && rename(beside, path) != 0) { ok = false; why = errno; }
-    if (ok) return DT_OK;
-    remove(beside);
-    return dti_fail(DT_EIO, "%s: cannot write the parameters: %s", path, strerror(why));
+    return error;
 }
 
 /* Whole file into memory; NULL with an error set. */
 static unsigned char *dti_read_all(const char *path, size_t *size) {
-    FILE *f = fopen(path, "rb");
-    long length = -1;
-    if (f && fseek(f, 0, SEEK_END) == 0) length = ftell(f);
-    if (length < 0 || fseek(f, 0, SEEK_SET) != 0 || (fgetc(f) == EOF && ferror(f)) || fseek(f, 0, SEEK_SET) != 0) { /* a folder opens, but cannot be read */
-        dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
-        if (f) fclose(f);
-        return NULL;
-    }
-    unsigned char *bytes = dti_alloc((size_t)length + 1);
-    *size = (size_t)length;
+    FILE *f = dti_open_plain(path);
+    if (!f) return NULL;
+    const long length = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    unsigned char *bytes = NULL;
+    *size = length < 0 ? 0 : (size_t)length;
+    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
+    else bytes = dti_alloc(*size + 1);
     if (bytes && fread(bytes, 1, *size, f) != *size) {
         dti_fail(DT_EIO, "%s: could not be read to its end", path);
         dti_release(bytes);
@@ -8920,68 +9294,116 @@ static unsigned char *dti_read_all(const char *path, size_t *size) {
     return bytes;
 }
 
-/* Text of the header that must stand, apart from the order of the entries, for parameter p; found in header or not. */
-static const char *dti_find_entry(const char *header, const char *name) {
-    char key[64];
-    snprintf(key, sizeof key, "\"%s\"", name);
-    const char *entry = strstr(header, key);
-    return entry ? strchr(entry, '{') : NULL;
+/* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said anything, end is 0. */
+typedef struct dti_stretch { uint64_t begin, end; const dt_param *param; } dti_stretch;
+
+static dt_err dti_json_error(const dti_json *j, const char *path) {
+    return dti_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin), j->why);
 }
 
-static bool dti_read_numbers(const char *entry, const char *key, unsigned long long *out, int n) {
-    const char *end = strchr(entry, '}'), *at = strstr(entry, key);
-    if (!at || !end || at > end || !(at = strchr(at, '[')) || at > end) return false;
-    for (int i = 0; i < n; ++i) {
-        char *after;
-        ++at;
-        at += strspn(at, " \t\n");
-        if (*at < '0' || *at > '9') return false;
-        errno = 0;
-        out[i] = strtoull(at, &after, 10);
-        if (errno) return false;
-        at = after + strspn(after, " \t\n");
-        if (*at != (i + 1 < n ? ',' : ']')) return false;
+/* "__metadata__" is for people: names and texts, which are read as strictly as the rest and then forgotten. */
+static void dti_skip_metadata(dti_json *j) {
+    size_t length;
+    dti_json_take(j, '{', "__metadata__ is no object");
+    for (int n = 0; dti_json_more(j, n, '}'); ++n)
+        if (dti_json_name(j, NULL, 0, &length)) dti_json_string(j, NULL, 0, &length);
+}
+
+/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and nothing else. */
+static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
+    static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
+    const dt_param *p = s->param;
+    uint64_t shape[DT_MAX_RANK], range[2] = { 0, 0 };
+    char word[16];
+    size_t length;
+    int seen[3] = { 0, 0, 0 }, rank = -1, ends = -1;
+    dti_json_take(j, '{', "'{' is missing");
+    for (int n = 0, k = 0; dti_json_more(j, n, '}'); ++n) {
+        if (!dti_json_name(j, word, sizeof word, &length)) break;
+        for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
+        if (k == 3) return dti_fail(DT_EDATA, "%s: %s has a key \"%s\" that the format does not know", path, p->name, word);
+        if (seen[k]++) return dti_fail(DT_EDATA, "%s: %s has two keys \"%s\"", path, p->name, word);
+        if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
+        else if (k == 2) ends = dti_json_wholes(j, range, 2);
+        else if (dti_json_string(j, word, sizeof word, &length) && (length != 3 || strcmp(word, "F32") != 0))
+            return dti_fail(DT_EDATA, "%s: %s is of dtype %s, not F32", path, p->name, word);
     }
-    return true;
-}
-
-static dt_err dti_load_param(const dt_param *p, const char *header, const unsigned char *data, size_t size, const char *path) {
-    const char *entry = dti_find_entry(header, p->name);
-    unsigned long long shape[DT_MAX_RANK], range[2];
-    if (!entry) return dti_fail(DT_EDATA, "%s: has no %s", path, p->name);
-    const char *dtype = strstr(entry, "\"F32\""), *end = strchr(entry, '}');
-    if (!dtype || !end || dtype > end) return dti_fail(DT_EDATA, "%s: %s is not of dtype F32", path, p->name);
-    bool same = dti_read_numbers(entry, "\"shape\"", shape, p->value.rank);
-    for (int d = 0; same && d < p->value.rank; ++d) same = shape[d] == (unsigned long long)p->value.shape[d];
+    if (j->why) return dti_json_error(j, path);
+    for (int k = 0; k < 3; ++k)
+        if (!seen[k]) return dti_fail(DT_EDATA, "%s: %s has no \"%s\"", path, p->name, keys[k]);
+    bool same = rank == p->value.rank;
+    for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)p->value.shape[d];
     if (!same) return dti_fail(DT_EDATA, "%s: %s has another shape than the net's", path, p->name);
-    size_t bytes = dt_tensor_count(&p->value) * sizeof(float);
-    if (!dti_read_numbers(entry, "\"data_offsets\"", range, 2) || range[0] > size || range[1] > size || range[1] < range[0] ||
-        range[1] - range[0] != bytes)
-        return dti_fail(DT_EDATA, "%s: the bytes of %s do not lie in the file", path, p->name);
-    for (size_t i = 0; i < bytes / 4; ++i) {
-        uint32_t bits = (uint32_t)dti_get_le(data + range[0] + 4 * i, 4);
-        memcpy(&p->value.data[i], &bits, sizeof bits);
-    }
+    const size_t bytes = dt_tensor_count(&p->value) * sizeof(float);
+    if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
+        return dti_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie", path, p->name, bytes);
+    s->begin = range[0], s->end = range[1];
     return DT_OK;
 }
 
-static dt_err dti_load_bytes(dt_net *net, unsigned char *bytes, size_t size, const char *path) {
-    uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
+/* The header's object: each of the net's parameters once, and nothing else but "__metadata__". */
+static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch, const char *path) {
+    char name[sizeof *net->param_name];
+    size_t length;
+    bool metadata = false;
+    dti_json_take(j, '{', "'{' is missing");
+    for (int n = 0; dti_json_more(j, n, '}'); ++n) {
+        dti_json_peek(j);
+        const char *as_written = j->at;
+        if (!dti_json_name(j, name, sizeof name, &length)) break;
+        const int shown = (int)dti_min_size((size_t)(j->at - as_written) - 1, 80);
+        int i = 0;
+        while (i < net->params && (length != strlen(net->param[i].name) || memcmp(name, net->param[i].name, length) != 0)) ++i;
+        const bool about = length == 12 && strcmp(name, "__metadata__") == 0;
+        if (!about && i == net->params) return dti_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown, as_written);
+        if (about ? metadata : stretch[i].end > 0) return dti_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
+        if (about) { metadata = true; dti_skip_metadata(j); }
+        else DT_TRY(dti_read_entry(j, &stretch[i], path));
+    }
+    if (!j->why && dti_json_peek(j)) dti_json_fail(j, "something stands behind the last '}'");
+    if (!j->why && j->at < j->end) dti_json_fail(j, "a NUL byte");
+    if (j->why) return dti_json_error(j, path);
+    for (int i = 0; i < net->params; ++i)
+        if (stretch[i].end == 0) return dti_fail(DT_EDATA, "%s: has no %s", path, net->param[i].name);
+    return DT_OK;
+}
+
+static int dti_by_begin(const void *a, const void *b) {
+    const uint64_t x = ((const dti_stretch *)a)->begin, y = ((const dti_stretch *)b)->begin;
+    return (x > y) - (x < y);
+}
+
+/* The stretches, in order, must lie end to end and fill the file: then every byte is one parameter's, and none is two's. */
+static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, const char *path) {
+    uint64_t at = 0;
+    qsort(stretch, (size_t)count, sizeof *stretch, dti_by_begin);
+    for (int i = 0; i < count; at = stretch[i++].end)
+        if (stretch[i].begin != at)
+            return dti_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before it ends at %llu: %s", path,
+                            stretch[i].param->name, (unsigned long long)stretch[i].begin, (unsigned long long)at,
+                            stretch[i].begin > at ? "a hole" : "they overlap");
+    if (at != size)
+        return dti_fail(DT_EDATA, "%s: the parameters take %llu bytes, but %zu stand behind the header", path, (unsigned long long)at, size);
+    return DT_OK;
+}
+
+static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size, const char *path) {
+    const uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
     if (size < 8 || length < 2 || length > size - 8 || bytes[8] != '{')
         return dti_fail(DT_EDATA, "%s: is not a safetensors file (%zu bytes)", path, size);
-    char *header = (char *)bytes + 8;
     const unsigned char *data = bytes + 8 + length;
-    char *text = dti_alloc((size_t)length + 1); /* a string of its own: it needs an end */
-    if (!text) return DT_ENOMEM;
-    memcpy(text, header, (size_t)length);
-    int entries = 0;
-    for (const char *at = text; (at = strstr(at, "\"data_offsets\"")); ++at) ++entries;
-    dt_err error = DT_OK;
-    if (entries != net->params) error = dti_fail(DT_EDATA, "%s: holds %d tensors, the net has %d", path, entries, net->params);
-    for (int i = 0; i < net->params && error == DT_OK; ++i)
-        error = dti_load_param(&net->param[i], text, data, size - 8 - (size_t)length, path);
-    dti_release(text);
-    return error;
+    const char *text = (const char *)bytes + 8;
+    dti_json json = { text, text, text + length, NULL };
+    dti_stretch stretch[2 * DTI_MAX_LAYERS];
+    for (int i = 0; i < net->params; ++i) stretch[i] = (dti_stretch){ .param = &net->param[i] };
+    DT_TRY(dti_read_header(&json, net, stretch, path));
+    DT_TRY(dti_check_stretches(stretch, net->params, size - 8 - (size_t)length, path));
+    for (int i = 0; i < net->params; ++i)       /* all is well: only now the net is written */
+        for (size_t k = 0; k < dt_tensor_count(&stretch[i].param->value); ++k) {
+            const uint32_t bits = (uint32_t)dti_get_le(data + stretch[i].begin + 4 * k, 4);
+            memcpy(&stretch[i].param->value.data[k], &bits, sizeof bits);
+        }
+    return DT_OK;
 }
 
 DT_API dt_err dt_load(dt_net *net, const char *path) {
@@ -8990,7 +9412,7 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
     DTI_NEED(path, "path", DT_EARG);
     unsigned char *bytes = dti_read_all(path, &size);
     if (!bytes) return DT_EIO;
-    dt_err error = dti_load_bytes(net, bytes, size, path);
+    const dt_err error = dti_load_bytes(net, bytes, size, path);
     dti_release(bytes);
     return error;
 }
@@ -8999,26 +9421,40 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
 /* ==== [S11.2] CSV ========================================================= */
 #ifdef DTI_DECLARE
 /* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes the header first
-   if the file is new or empty.
-   DT_EDATA if the file begins with another header, DT_EIO if it cannot be written. */
+   if the file is new or empty, or is no plain file. DT_EDATA if the file begins with another header, DT_EIO if it cannot
+   be written. */
 DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) DTI_PRINTF(3, 4);
+/* dt_csv_check: whether it could, asked before there is a row; nothing is changed. */
+DT_API dt_err dt_csv_check(const char *path, const char *header);
 #endif
 
 #ifdef DTI_IMPLEMENT
-DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) {
+/* What a file of rows ends with: *empty, or *torn, a row without its end. A path without a plain file counts as empty. */
+static dt_err dti_csv_look(const char *path, const char *header, bool *empty, bool *torn) {
     char first[1024] = "";
-    DTI_NEED(path && header && row_format, "path, header and row_format", DT_EARG);
-    FILE *f = fopen(path, "a+");
-    if (!f) return dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno));
-    rewind(f);
-    bool empty = !fgets(first, sizeof first, f);
+    *empty = true, *torn = false;
+    FILE *f = dti_open_plain(path);
+    if (!f) return DT_OK;                           /* opening it to write will tell */
+    *empty = !fgets(first, sizeof first, f);
     first[strcspn(first, "\r\n")] = '\0';
-    if (!empty && strcmp(first, header) != 0) {
-        fclose(f);
-        return dti_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file", path, first, header);
-    }
-    fseek(f, 0, SEEK_END);
-    bool ok = !empty || fprintf(f, "%s\n", header) > 0;
+    *torn = !*empty && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    fclose(f);
+    if (*empty || strcmp(first, header) == 0) return DT_OK;
+    return dti_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file", path, first, header);
+}
+
+DT_API dt_err dt_csv_check(const char *path, const char *header) {
+    bool empty, torn;
+    DTI_NEED(path && header, "path and header", DT_EARG);
+    DT_TRY(dti_csv_look(path, header, &empty, &torn));
+    return dt_check_writable(path);
+}
+
+DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) {
+    dti_output out = { .path = path };
+    bool empty, torn;
+    DTI_NEED(path && header && row_format, "path, header and row_format", DT_EARG);
+    DT_TRY(dti_csv_look(path, header, &empty, &torn));
     va_list args, again;
     va_start(args, row_format);
     va_copy(again, args);
@@ -9026,10 +9462,11 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
     char *row = dti_alloc(room);
     if (row) dti_vprint(row, room, row_format, again);
     va_end(args), va_end(again);
-    if (!row) return fclose(f), DT_ENOMEM;
-    ok = fprintf(f, "%s\n", row) > 0 && ok;
+    if (!row) return DT_ENOMEM;
+    if ((out.file = fopen(path, "ab"))) fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "", row);
+    dt_err error = out.file ? dti_output_close(&out) : dti_output_failed(&out, errno);
     dti_release(row);
-    return fclose(f) == 0 && ok ? DT_OK : dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno));
+    return error;
 }
 #endif
 
@@ -10712,22 +11149,14 @@ DT_API dt_err dt_chart_check(dt_chart *c) {
 
 static void dti_png_bytes(void *file, void *data, int size) { (void)fwrite(data, 1, (size_t)size, file); }
 
-/* Closes a file that was written and reports what went wrong on the way, a full disk included. */
-static dt_err dti_chart_close(FILE *f, const char *path, bool good) {
-    errno = 0;
-    if (fflush(f) != 0 || ferror(f)) good = false;
-    const int why = errno;
-    if (fclose(f) != 0) good = false;
-    return good ? DT_OK : dti_fail(DT_EIO, "cannot write \"%s\": %s", path, why ? strerror(why) : "the write failed");
-}
-
 DT_API dt_err dt_chart_write(dt_chart *c, const char *png) {
+    dti_output out;
     DTI_NEED(png, "png", DT_EARG);
     DT_TRY(dti_chart_draw(c));
-    FILE *f = fopen(png, "wb");
-    if (!f) return dti_fail(DT_EIO, "cannot write \"%s\": %s", png, strerror(errno));
-    const int good = stbi_write_png_to_func(dti_png_bytes, f, c->w, c->h, 3, c->bytes, 3 * c->w);
-    return dti_chart_close(f, png, good != 0);
+    DT_TRY(dti_output_open(&out, png));
+    if (stbi_write_png_to_func(dti_png_bytes, out.file, c->w, c->h, 3, c->bytes, 3 * c->w)) return dti_output_close(&out);
+    dti_output_drop(&out);
+    return dti_fail(DT_ENOMEM, "%s: there is no memory to compress the picture", png);
 }
 
 static void dti_csv_text(FILE *f, const char *s) {
@@ -10790,8 +11219,9 @@ DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     const size_t n = strlen(png), stem = n > 4 && strcmp(png + n - 4, ".png") == 0 ? n - 4 : n;
     if (stem + 5 > sizeof path) return dti_fail(DT_EARG, "chart: the path \"%.40s...\" has %zu bytes, more than 1019", png, n);
     snprintf(path, sizeof path, "%.*s.csv", (int)stem, png);
-    FILE *f = fopen(path, "w");
-    if (!f) return dti_fail(DT_EIO, "cannot write \"%s\": %s", path, strerror(errno));
+    dti_output out;
+    DT_TRY(dti_output_open(&out, path));
+    FILE *f = out.file;
     dti_chart_ranges(c);
     fprintf(f, "series,");
     dti_csv_text(f, c->desc.x_label ? c->desc.x_label : "x");
@@ -10799,7 +11229,7 @@ DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     dti_csv_text(f, c->desc.y_label ? c->desc.y_label : "y");
     fprintf(f, ",min,max\n");
     for (const dti_item *item = c->first; item; item = item->next) dti_csv_item(f, item, c->x.lo, c->x.hi);
-    return dti_chart_close(f, path, true);
+    return dti_output_close(&out);
 }
 
 DT_API dt_err dt_chart_save(dt_chart *c, const char *png) {

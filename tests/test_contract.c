@@ -958,6 +958,15 @@ static void rows_of_reports(void) {
         REFUSES(dt_load(net, NULL), DT_EARG, "path must not be NULL");
         REFUSES(dt_load(none, "contract.net"), DT_EARG, "dt_net_build comes first");
     }
+    ROW(dt_check_writable) {
+        REFUSES(dt_check_writable(NULL), DT_EARG, "path must not be NULL");
+        REFUSES(dt_check_writable("no/such/folder/x"), DT_EIO, "no/such/folder/x");
+    }
+    ROW(dt_csv_check) {
+        REFUSES(dt_csv_check(NULL, "a"), DT_EARG, "path and header");
+        REFUSES(dt_csv_check("contract.csv", NULL), DT_EARG, "path and header");
+        REFUSES(dt_csv_check("no/such/folder/x", "a"), DT_EIO, "no/such/folder/x");
+    }
     ROW(dt_csv_append) {
         REFUSES(dt_csv_append(NULL, "a", "%d", 1), DT_EARG, "path, header and row_format");
         REFUSES(dt_csv_append("contract.csv", NULL, "%d", 1), DT_EARG, "path, header and row_format");
