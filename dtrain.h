@@ -35,7 +35,7 @@
        }
 
    Contents
-     [S1]  Configuration, errors, memory, time      [S7]  Optimizers
+     [S1]  Configuration, errors, memory, files     [S7]  Optimizers
      [S2]  Random numbers                           [S8]  Communicator: alone, threads, MPI; all-reduce
      [S3]  Tensors, named values, exact sums        [S9]  Data: files, synthetic digits, partitions, batches
      [S4]  Kernels: naive, and in lanes             [S10] Training: synchronous SGD, PSGD, Hogwild
@@ -383,6 +383,181 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
             (void)dti_cpus_set(&one);
             return;
         }
+}
+#endif
+
+/* ==== [S1.5] Files ======================================================== */
+
+/* A file is replaced whole. What is written goes into a new file beside it,
+   which takes its name once all of it is on the disk: whoever reads meanwhile,
+   or after the power failed, finds the old file or the new one, never half.
+
+       x.part    created, written, flushed to the disk, closed, renamed to x
+       folder    flushed to the disk, so that the new name lasts as well
+
+   The new file gets the permissions and the owner of the old one, and a link is
+   followed to the file it names. Where a new file cannot take the old one's
+   place, the old one is written as it stands: a device, a pipe, a file with
+   several names, another user's file, a folder that takes no new files. */
+#ifdef DTI_DECLARE
+/* dt_check_writable: whether a file of this name could be written now, to be asked before the hours of work that the file
+   is for; nothing is changed. DT_EIO with the reason, such as a folder that does not exist. */
+DT_API dt_err dt_check_writable(const char *path);
+#endif
+
+#ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/stat.h>
+/* POSIX functions are declared: unless the program asks for strict C and for nothing more. */
+#if defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE) || !(defined(__GLIBC__) || defined(__STRICT_ANSI__))
+#define DTI_POSIX_FILES
+#include <fcntl.h>
+#endif
+#endif
+
+enum { DTI_PATH_MAX = 1024 };
+
+/* Opens a file to read. A pipe or a device in its place is refused: opening a pipe would wait until somebody writes. */
+static FILE *dti_open_plain(const char *path) {
+#if defined(__unix__) || defined(__APPLE__)
+    struct stat s;
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
+        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device");
+        return NULL;
+    }
+#endif
+    errno = 0;
+    FILE *f = fopen(path, "rb");
+    if (!f) dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+    return f;
+}
+
+/* A file being written. beside is empty where the target itself is written. */
+typedef struct dti_output {
+    FILE *file;
+    const char *path;                            /* as the caller names it */
+    char target[DTI_PATH_MAX];                   /* the same, links followed */
+    char beside[DTI_PATH_MAX + 16];
+} dti_output;
+
+static dt_err dti_output_failed(const dti_output *o, int why) {
+    return dti_fail(DT_EIO, "%s: cannot write it: %s", o->path, why ? strerror(why) : "the reason is not known");
+}
+
+#ifdef DTI_POSIX_FILES
+/* A new file with the permissions and the owner of the old one, from its first moment no more open than that. */
+static FILE *dti_create(const char *path, const struct stat *old) {
+    struct stat now;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
+    if (fd < 0) return NULL;
+    bool alike = fstat(fd, &now) == 0;
+    if (alike && old && (now.st_uid != old->st_uid || now.st_gid != old->st_gid)) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
+    if (alike && old) alike = fchmod(fd, old->st_mode & 07777) == 0;
+    FILE *f = alike ? fdopen(fd, "wb") : NULL;
+    if (f) return f;
+    const int why = errno;
+    close(fd);
+    unlink(path);
+    errno = why;
+    return NULL;
+}
+
+/* Opens the file beside. false: the target is to be written as it stands. Otherwise o->file is NULL after an error, in errno. */
+static bool dti_output_beside(dti_output *o) {
+    struct stat old, link;
+    const bool there = stat(o->path, &old) == 0;
+    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0)) return false;
+    if (!there && (errno != ENOENT || lstat(o->path, &link) == 0)) return false; /* a link to what is not there yet */
+    if (!*o->path) return false;
+    char *real = there ? realpath(o->path, NULL) : NULL;
+    const int length = snprintf(o->target, sizeof o->target, "%s", real ? real : o->path);
+    free(real);
+    if (length < 0 || (size_t)length >= sizeof o->target) return false;
+    for (int i = 1; i < 100; ++i) {                 /* x.part may be a file of the user's, or of another run's */
+        if (i == 1) snprintf(o->beside, sizeof o->beside, "%s.part", o->target);
+        else snprintf(o->beside, sizeof o->beside, "%s.part%d", o->target, i);
+        o->file = dti_create(o->beside, there ? &old : NULL);
+        if (o->file || errno != EEXIST) break;
+    }
+    if (o->file) return true;
+    o->beside[0] = '\0';
+    return !there || (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
+}
+
+/* Waits until the disk has it. What is no file of a disk cannot be waited for. */
+static bool dti_flush_to_disk(int fd) { return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS; }
+
+static bool dti_flush_folder(const char *path) {
+    char folder[DTI_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    const int fd = open(folder, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return true;                        /* a folder may be written and not read: then this is all there is to do */
+    const bool good = dti_flush_to_disk(fd);
+    close(fd);
+    return good;
+}
+
+DT_API dt_err dt_check_writable(const char *path) {
+    dti_output o = { .path = path };
+    if (dti_output_beside(&o)) {
+        if (!o.file) return dti_output_failed(&o, errno);
+        fclose(o.file);
+        unlink(o.beside);
+        return DT_OK;
+    }
+    struct stat s;
+    if (stat(path, &s) == 0) {                      /* not opened: whoever reads a pipe would take that for its end */
+        if (S_ISDIR(s.st_mode)) return dti_output_failed(&o, EISDIR);
+        return access(path, W_OK) == 0 ? DT_OK : dti_output_failed(&o, errno);
+    }
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); /* what a link names comes into being, empty */
+    if (fd < 0) return dti_output_failed(&o, errno);
+    close(fd);
+    return DT_OK;
+}
+#else
+static bool dti_output_beside(dti_output *o) { (void)o; return false; }
+DT_API dt_err dt_check_writable(const char *path) {
+    FILE *f = fopen(path, "ab");
+    if (f) fclose(f);
+    return f ? DT_OK : dti_output_failed(&(dti_output){ .path = path }, errno);
+}
+#endif
+
+static dt_err dti_output_open(dti_output *o, const char *path) {
+    memset(o, 0, sizeof *o);
+    o->path = path;
+    errno = 0;
+    if (!dti_output_beside(o)) o->file = fopen(path, "wb");
+    return o->file ? DT_OK : dti_output_failed(o, errno);
+}
+
+/* Gives up what was written. Where it was written in place, the half stays. */
+static void dti_output_drop(dti_output *o) {
+    fclose(o->file);
+    if (o->beside[0]) remove(o->beside);
+}
+
+/* Ends a file that is complete. It takes the name only if every byte has arrived. */
+static dt_err dti_output_close(dti_output *o) {
+    errno = 0;
+    bool good = fflush(o->file) == 0 && !ferror(o->file);
+#ifdef DTI_POSIX_FILES
+    good = good && dti_flush_to_disk(fileno(o->file));
+#endif
+    int why = errno;
+    if (fclose(o->file) != 0 && good) { good = false; why = errno; }
+    if (good && o->beside[0]) {
+        good = rename(o->beside, o->target) == 0;
+#ifdef DTI_POSIX_FILES
+        if (good && !dti_flush_folder(o->target)) return dti_output_failed(o, errno);
+#endif
+        why = errno;
+    }
+    if (good) return DT_OK;
+    if (o->beside[0]) remove(o->beside);
+    return dti_output_failed(o, why);
 }
 #endif
 
@@ -6014,8 +6189,9 @@ static dt_err dti_trace_gather(dt_comm *c, int rank, const dti_interval *trace, 
 
 DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     dti_interval *trace = c->trace;
-    FILE *file = c->rank == 0 ? fopen(path, "w") : NULL;
-    int64_t failed = c->rank == 0 && !file;
+    dti_output out = { .file = NULL };
+    int64_t failed = c->rank == 0 && dti_output_open(&out, path) != DT_OK;
+    FILE *file = out.file;
     dt_err error = DT_OK;
     c->trace = NULL;                                                     /* what follows is not to be recorded */
     if (file) fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"dtrain\"}}");
@@ -6025,12 +6201,12 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     }
     if (file) {
         fprintf(file, "\n]}\n");
-        failed = ferror(file) != 0;
-        failed = fclose(file) != 0 || failed;
+        if (error != DT_OK) dti_output_drop(&out);
+        else failed = dti_output_close(&out) != DT_OK;
     }
     c->trace = trace;
     if (error == DT_OK) error = dt_allreduce(c, &failed, 1, DT_I64, DT_MAX, DT_AUTO);
-    if (error == DT_OK && failed) error = dti_fail(DT_EIO, "%s: cannot write the trace", path);
+    if (error == DT_OK && failed) error = c->rank == 0 ? DT_EIO : dti_fail(DT_EIO, "%s: rank 0 cannot write the trace", path);
     return error;
 }
 #endif /* DTI_IMPLEMENT */
@@ -6482,9 +6658,8 @@ static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
     uint8_t head[16];
     memset(f, 0, sizeof *f);
     f->path = path;
-    errno = 0;
-    f->file = fopen(path, "rb");
-    if (!f->file) return dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+    f->file = dti_open_plain(path);
+    if (!f->file) return DT_EIO;
     const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
     if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0) return dti_fail(DT_EIO, "%s is not a plain file", path);
     const size_t got = fread(head, 1, header, f->file);
@@ -6568,8 +6743,6 @@ static const dti_known_set dti_known_sets[2] = {
 
 static const char *const dti_idx_files[4] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
                                               "t10k-labels-idx1-ubyte" };
-
-enum { DTI_PATH_MAX = 1024 };
 
 /* A file that is there but may not be read counts as present: opening it will say why. */
 static bool dti_file_exists(const char *path) {
@@ -7860,9 +8033,10 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 #ifdef DTI_DECLARE
 /* dt_save: writes the named parameters as a safetensors file: u64 little-endian length of a JSON header, the header
    (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are PyTorch's ("conv1.weight",
-   [10,1,5,5], rows of output channels first). Written beside and renamed, so that no half file is left. DT_EIO. */
+   [10,1,5,5], rows of output channels first). Written as [S1.5] says, so that no half file is left. DT_EARG, DT_EIO. */
 DT_API dt_err dt_save(const dt_net *net, const char *path);
-/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer. DT_EIO, DT_EDATA. */
+/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer. The file is held against
+   the whole format first: after an error the net is as it was. DT_EARG, DT_EIO, DT_ENOMEM, DT_EDATA. */
 DT_API dt_err dt_load(dt_net *net, const char *path);
 #endif
 
@@ -7895,7 +8069,7 @@ static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size)
     return used;
 }
 
-static bool dti_write_floats(FILE *f, const float *values, size_t n) {
+static void dti_write_floats(FILE *f, const float *values, size_t n) {
     unsigned char block[4 * 256];
     for (size_t at = 0; at < n; at += 256) {
         size_t count = dti_min_size(256, n - at);
@@ -7904,44 +8078,40 @@ static bool dti_write_floats(FILE *f, const float *values, size_t n) {
             memcpy(&bits, &values[at + i], sizeof bits);
             dti_put_le(block + 4 * i, bits, 4);
         }
-        if (fwrite(block, 4, count, f) != count) return false;
+        fwrite(block, 4, count, f);
     }
-    return true;
 }
 
 DT_API dt_err dt_save(const dt_net *net, const char *path) {
-    char beside[1024];
-    if (snprintf(beside, sizeof beside, "%s.part", path) >= (int)sizeof beside) return dti_fail(DT_EIO, "%.100s...: the path is too long", path);
-    size_t length = dti_safetensors_header(net, NULL, 0), padded = dti_round_up(length, 8);
+    dti_output out;
+    unsigned char length[8];
+    if (!net->built) return dti_fail(DT_EARG, "%s: the net must be built before it is saved", path);
+    const size_t used = dti_safetensors_header(net, NULL, 0), padded = dti_round_up(used, 8);
     char *header = dti_alloc(padded + 1);
     if (!header) return DT_ENOMEM;
     dti_safetensors_header(net, header, padded + 1);
-    memset(header + length, ' ', padded - length); /* the format allows spaces; the floats start at a multiple of 8 */
-    unsigned char size[8];
-    dti_put_le(size, padded, 8);
-    FILE *f = fopen(beside, "wb");
-    bool ok = f && fwrite(size, 1, 8, f) == 8 && fwrite(header, 1, padded, f) == padded && dti_write_floats(f, net->values, net->count);
-    int why = errno;
-    if (f && fclose(f) != 0) { ok = false; why = errno; }
+    memset(header + used, ' ', padded - used); /* the format allows spaces; the floats start at a multiple of 8 */
+    dti_put_le(length, padded, 8);
+    dt_err error = dti_output_open(&out, path);
+    if (error == DT_OK) {
+        fwrite(length, 1, 8, out.file);
+        fwrite(header, 1, padded, out.file);
+        dti_write_floats(out.file, net->values, net->count);
+        error = dti_output_close(&out); /* knows what failed on the way */
+    }
     dti_release(header);
-    if (ok && rename(beside, path) != 0) { ok = false; why = errno; }
-    if (ok) return DT_OK;
-    remove(beside);
-    return dti_fail(DT_EIO, "%s: cannot write the parameters: %s", path, strerror(why));
+    return error;
 }
 
 /* Whole file into memory; NULL with an error set. */
 static unsigned char *dti_read_all(const char *path, size_t *size) {
-    FILE *f = fopen(path, "rb");
-    long length = -1;
-    if (f && fseek(f, 0, SEEK_END) == 0) length = ftell(f);
-    if (length < 0 || fseek(f, 0, SEEK_SET) != 0 || (fgetc(f) == EOF && ferror(f)) || fseek(f, 0, SEEK_SET) != 0) { /* a folder opens, but cannot be read */
-        dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
-        if (f) fclose(f);
-        return NULL;
-    }
-    unsigned char *bytes = dti_alloc((size_t)length + 1);
-    *size = (size_t)length;
+    FILE *f = dti_open_plain(path);
+    if (!f) return NULL;
+    const long length = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    unsigned char *bytes = NULL;
+    *size = length < 0 ? 0 : (size_t)length;
+    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
+    else bytes = dti_alloc(*size + 1);
     if (bytes && fread(bytes, 1, *size, f) != *size) {
         dti_fail(DT_EIO, "%s: could not be read to its end", path);
         dti_release(bytes);
@@ -8029,25 +8199,38 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
 /* ==== [S11.2] CSV ========================================================= */
 #ifdef DTI_DECLARE
 /* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes the header first
-   if the file is new or empty.
-   DT_EDATA if the file begins with another header, DT_EIO if it cannot be written. */
+   if the file is new or empty, or is no plain file. DT_EDATA if the file begins with another header, DT_EIO if it cannot
+   be written. */
 DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) DTI_PRINTF(3, 4);
+/* dt_csv_check: whether it could, asked before there is a row; nothing is changed. */
+DT_API dt_err dt_csv_check(const char *path, const char *header);
 #endif
 
 #ifdef DTI_IMPLEMENT
-DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) {
+/* What a file of rows ends with: *empty, or *torn, a row without its end. A path without a plain file counts as empty. */
+static dt_err dti_csv_look(const char *path, const char *header, bool *empty, bool *torn) {
     char first[1024] = "";
-    FILE *f = fopen(path, "a+");
-    if (!f) return dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno));
-    rewind(f);
-    bool empty = !fgets(first, sizeof first, f);
+    *empty = true, *torn = false;
+    FILE *f = dti_open_plain(path);
+    if (!f) return DT_OK;                           /* opening it to write will tell */
+    *empty = !fgets(first, sizeof first, f);
     first[strcspn(first, "\r\n")] = '\0';
-    if (!empty && strcmp(first, header) != 0) {
-        fclose(f);
-        return dti_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file", path, first, header);
-    }
-    fseek(f, 0, SEEK_END);
-    bool ok = !empty || fprintf(f, "%s\n", header) > 0;
+    *torn = !*empty && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    fclose(f);
+    if (*empty || strcmp(first, header) == 0) return DT_OK;
+    return dti_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file", path, first, header);
+}
+
+DT_API dt_err dt_csv_check(const char *path, const char *header) {
+    bool empty, torn;
+    DT_TRY(dti_csv_look(path, header, &empty, &torn));
+    return dt_check_writable(path);
+}
+
+DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) {
+    dti_output out = { .path = path };
+    bool empty, torn;
+    DT_TRY(dti_csv_look(path, header, &empty, &torn));
     va_list args, again;
     va_start(args, row_format);
     va_copy(again, args);
@@ -8055,10 +8238,12 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
     char *row = dti_alloc(room);
     if (row) dti_vprint(row, room, row_format, again);
     va_end(args), va_end(again);
-    if (!row) return fclose(f), DT_ENOMEM;
-    ok = fprintf(f, "%s\n", row) > 0 && ok;
+    if (!row) return DT_ENOMEM;
+    out.file = fopen(path, "ab");
+    const int why = errno;
+    if (out.file) fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "", row);
     dti_release(row);
-    return fclose(f) == 0 && ok ? DT_OK : dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno));
+    return out.file ? dti_output_close(&out) : dti_output_failed(&out, why);
 }
 #endif
 
@@ -9721,21 +9906,13 @@ DT_API dt_err dt_chart_check(dt_chart *c) {
 
 static void dti_png_bytes(void *file, void *data, int size) { (void)fwrite(data, 1, (size_t)size, file); }
 
-/* Closes a file that was written and reports what went wrong on the way, a full disk included. */
-static dt_err dti_chart_close(FILE *f, const char *path, bool good) {
-    errno = 0;
-    if (fflush(f) != 0 || ferror(f)) good = false;
-    const int why = errno;
-    if (fclose(f) != 0) good = false;
-    return good ? DT_OK : dti_fail(DT_EIO, "cannot write \"%s\": %s", path, why ? strerror(why) : "the write failed");
-}
-
 DT_API dt_err dt_chart_write(dt_chart *c, const char *png) {
+    dti_output out;
     DT_TRY(dti_chart_draw(c));
-    FILE *f = fopen(png, "wb");
-    if (!f) return dti_fail(DT_EIO, "cannot write \"%s\": %s", png, strerror(errno));
-    const int good = stbi_write_png_to_func(dti_png_bytes, f, c->w, c->h, 3, c->bytes, 3 * c->w);
-    return dti_chart_close(f, png, good != 0);
+    DT_TRY(dti_output_open(&out, png));
+    if (stbi_write_png_to_func(dti_png_bytes, out.file, c->w, c->h, 3, c->bytes, 3 * c->w)) return dti_output_close(&out);
+    dti_output_drop(&out);
+    return dti_fail(DT_ENOMEM, "%s: there is no memory to compress the picture", png);
 }
 
 static void dti_csv_text(FILE *f, const char *s) {
@@ -9797,8 +9974,9 @@ DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     const size_t n = strlen(png), stem = n > 4 && strcmp(png + n - 4, ".png") == 0 ? n - 4 : n;
     if (stem + 5 > sizeof path) return dti_fail(DT_EARG, "chart: the path \"%.40s...\" has %zu bytes, more than 1019", png, n);
     snprintf(path, sizeof path, "%.*s.csv", (int)stem, png);
-    FILE *f = fopen(path, "w");
-    if (!f) return dti_fail(DT_EIO, "cannot write \"%s\": %s", path, strerror(errno));
+    dti_output out;
+    DT_TRY(dti_output_open(&out, path));
+    FILE *f = out.file;
     dti_chart_ranges(c);
     fprintf(f, "series,");
     dti_csv_text(f, c->desc.x_label ? c->desc.x_label : "x");
@@ -9806,7 +9984,7 @@ DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     dti_csv_text(f, c->desc.y_label ? c->desc.y_label : "y");
     fprintf(f, ",min,max\n");
     for (const dti_item *item = c->first; item; item = item->next) dti_csv_item(f, item, c->x.lo, c->x.hi);
-    return dti_chart_close(f, path, true);
+    return dti_output_close(&out);
 }
 
 DT_API dt_err dt_chart_save(dt_chart *c, const char *png) {

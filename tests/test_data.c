@@ -178,7 +178,7 @@ static void idx_hostile(void **state) {
     write_file("l", good_labels, sizeof good_labels);
     expect_error(dt_idx_load(&d, "none/i", "l", 10), DT_EIO, "cannot open none/i: No such file");
     expect_error(dt_idx_load(&d, "i", "none", 10), DT_EIO, "cannot open none: No such file");
-    expect_error(dt_idx_load(&d, ".", "l", 10), DT_EIO, "cannot read .: ");
+    expect_error(dt_idx_load(&d, ".", "l", 10), DT_EIO, ". is not a plain file but a folder");
     expect_error(dt_idx_load(&d, "l", "i", 10), DT_EDATA, "l is an IDX file of labels where images are expected");
     expect_error(dt_idx_load(&d, "i", "l", 0), DT_EARG, "0 classes");
     expect_error(dt_idx_load(&d, "i", "l", 9), DT_EDATA, "label 9 at index 2, but there are 9 classes");
