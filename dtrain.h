@@ -561,6 +561,156 @@ static dt_err dti_output_close(dti_output *o) {
 }
 #endif
 
+/* ==== [S1.6] JSON ========================================================= */
+
+/* Text between programs (RFC 8259): {"name": value, ...}, [value, ...], "text",
+   numbers. There is no tree of values here. Whoever reads knows what must come
+   next, and asks for that: a name, a number, one more item of a list. Anything
+   else is an error, so text from outside cannot lead anywhere, however deep its
+   brackets are. The first error stays, with the place it was met at. */
+#ifdef DTI_IMPLEMENT
+/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off, overlong, half of a surrogate
+   pair, or beyond U+10FFFF. */
+static size_t dti_utf8_bytes(const char *s, size_t left) {
+    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff, b = left > 1 ? (unsigned char)s[1] : 0;
+    const size_t n = a < 0x80 ? 1 : a < 0xc2 ? 0 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 0;
+    if (n > left) return 0;
+    for (size_t i = 1; i < n; ++i)
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+    if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0) || (a == 0xf0 && b < 0x90) || (a == 0xf4 && b >= 0x90)) return 0;
+    return n;
+}
+
+static size_t dti_utf8_put(char *out, uint32_t code) {
+    static const unsigned char first[5] = { 0, 0x00, 0xc0, 0xe0, 0xf0 };
+    const size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = n; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
+    out[0] = (char)(first[n] | code);
+    return n;
+}
+
+/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not UTF-8 becomes U+FFFD. */
+static void dti_json_quote(char *out, const char *text) {
+    *out++ = '"';
+    for (size_t n; *text; text += n) {
+        const bool well = (n = dti_utf8_bytes(text, strlen(text))) > 0;
+        if (!well) { out += dti_utf8_put(out, 0xfffd); n = 1; continue; }
+        if ((unsigned char)*text < ' ') { out += sprintf(out, "\\u%04x", (unsigned)*text); continue; }
+        if (*text == '"' || *text == '\\') *out++ = '\\';
+        memcpy(out, text, n);
+        out += n;
+    }
+    memcpy(out, "\"", 2);
+}
+
+typedef struct dti_json {
+    const char *begin, *at, *end;                /* the text, and where the next byte is read */
+    const char *why;                             /* the first error; NULL: none so far */
+} dti_json;
+
+static bool dti_json_fail(dti_json *j, const char *why) {
+    if (!j->why) j->why = why;
+    return false;
+}
+
+/* The next byte that is not blank, which stays where it is; 0 at the end. */
+static char dti_json_peek(dti_json *j) {
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r')) ++j->at;
+    return j->at < j->end ? *j->at : '\0';
+}
+
+static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
+    if (j->why || dti_json_peek(j) != wanted) return dti_json_fail(j, otherwise);
+    ++j->at;
+    return true;
+}
+
+/* Whether one more item follows in a list or an object of which `count` have been read; takes the comma or the end. */
+static bool dti_json_more(dti_json *j, int count, char end) {
+    if (j->why) return false;
+    if (dti_json_peek(j) == end) { ++j->at; return false; }
+    return count == 0 || dti_json_take(j, ',', end == '}' ? "',' or '}' is missing" : "',' or ']' is missing");
+}
+
+static bool dti_json_hex(dti_json *j, uint32_t *code) { /* \u and four digits */
+    if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u') return dti_json_fail(j, "an escape that JSON does not have");
+    *code = 0;
+    for (int i = 2; i < 6; ++i) {
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        const char *d = j->at[i] ? strchr(digits, j->at[i]) : NULL;
+        if (!d) return dti_json_fail(j, "\\u without four hexadecimal digits");
+        *code = *code << 4 | ((uint32_t)(d - digits) & 15);
+    }
+    j->at += 6;
+    return true;
+}
+
+/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits, DC00 + ten more. */
+static size_t dti_json_escape(dti_json *j, char *out) {
+    static const char letter[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    const char *known = j->end - j->at > 1 && j->at[1] ? strchr(letter, j->at[1]) : NULL;
+    uint32_t code, low = 0;
+    if (known) { j->at += 2; *out = meant[known - letter]; return 1; }
+    if (!dti_json_hex(j, &code)) return 0;
+    if (code >= 0xd800 && code < 0xe000) {
+        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff) return dti_json_fail(j, "half of a surrogate pair");
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    return dti_utf8_put(out, code);
+}
+
+/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut, and *length then >= size. */
+static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length) {
+    *length = 0;
+    if (!dti_json_take(j, '"', "'\"' is missing")) return false;
+    while (j->at < j->end && *j->at != '"') {
+        char one[4];
+        size_t n = 0;
+        if (*j->at == '\\') n = dti_json_escape(j, one);
+        else if ((unsigned char)*j->at < ' ') dti_json_fail(j, "a control character in a string");
+        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) == 0) dti_json_fail(j, "a string that is not UTF-8");
+        else { memcpy(one, j->at, n); j->at += n; }
+        if (n == 0) return false;
+        for (size_t i = 0; i < n; ++i)
+            if (*length + i + 1 < size) out[*length + i] = one[i];
+        *length += n;
+    }
+    if (size) out[dti_min_size(*length, size - 1)] = '\0';
+    return dti_json_take(j, '"', "a string without an end");
+}
+
+/* A name and its colon. */
+static bool dti_json_name(dti_json *j, char *out, size_t size, size_t *length) {
+    return dti_json_string(j, out, size, length) && dti_json_take(j, ':', "':' is missing");
+}
+
+/* A whole number from 0 to 2^64 - 1. */
+static bool dti_json_whole(dti_json *j, uint64_t *number) {
+    const char first = dti_json_peek(j), *from = j->at;
+    *number = 0;
+    if (first < '0' || first > '9') return dti_json_fail(j, "a whole number, 0 or more, is missing");
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; ++j->at) {
+        const uint64_t digit = (uint64_t)(*j->at - '0');
+        if (*number > (UINT64_MAX - digit) / 10) return dti_json_fail(j, "a number beyond 64 bits");
+        *number = 10 * *number + digit;
+    }
+    if (first == '0' && j->at - from > 1) return dti_json_fail(j, "a number that begins with 0");
+    if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')) return dti_json_fail(j, "a number that is not whole");
+    return true;
+}
+
+/* [number, ...]: how many, or -1. More than `most` are an error. */
+static int dti_json_wholes(dti_json *j, uint64_t *out, int most) {
+    int n = 0;
+    dti_json_take(j, '[', "'[' is missing");
+    for (; dti_json_more(j, n, ']'); ++n) {
+        if (n == most) dti_json_fail(j, "a list that is too long");
+        else dti_json_whole(j, &out[n]);
+    }
+    return j->why ? -1 : n;
+}
+#endif
+
 /* ==== [S2] Random numbers ================================================= */
 
 /* A random number here is a function of what it is for, not of how many were
@@ -2978,6 +3128,13 @@ static dti_layer *dti_add(dt_net *net, dti_kind kind, const char *name) {
     l->stream = (uint32_t)net->layers;
     if (!name || !*name || strlen(name) >= sizeof l->name) {
         dti_net_fail(net, dti_fail(DT_EARG, "%s: a name of 1 to %zu characters is needed", kind_name, sizeof l->name - 1));
+        return NULL;
+    }
+    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) { /* names stand in files and sentences */
+        n = dti_utf8_bytes(name + i, left);
+        if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
+        dti_net_fail(net, dti_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind_name, i, (unsigned char)name[i],
+                                   n ? "a control character" : "not UTF-8"));
         return NULL;
     }
     for (int i = 0; i < net->layers; ++i)
@@ -6159,11 +6316,9 @@ DT_API dt_err dt_trace_start(dt_comm *c, size_t capacity) {
 typedef struct dti_trace_line { char name[32]; double start, end; } dti_trace_line;
 
 static void dti_trace_print(FILE *file, const dti_trace_line *line, int rank) {
-    char name[sizeof line->name];
-    for (size_t i = 0; i < sizeof name; ++i)                             /* nothing that JSON would have to escape */
-        name[i] = line->name[i] == '"' || line->name[i] == '\\' || (line->name[i] > 0 && line->name[i] < ' ') ? '_' : line->name[i];
-    char text[160];
-    dti_print(text, sizeof text, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank,
+    char name[6 * sizeof line->name + 3], text[sizeof name + 128];
+    dti_json_quote(name, line->name);
+    dti_print(text, sizeof text, ",\n{\"name\":%s,\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank,
               line->start * 1e6, (line->end - line->start) * 1e6);
     fputs(text, file);
 }
@@ -6196,7 +6351,12 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     c->trace = NULL;                                                     /* what follows is not to be recorded */
     if (file) fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"dtrain\"}}");
     for (int r = 0; r < c->size && error == DT_OK; ++r) {
-        if (file) fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"args\":{\"name\":\"rank %d, %s\"}}", r, r, c->host[r]);
+        if (file) {
+            char who[96], name[6 * sizeof who + 3];
+            snprintf(who, sizeof who, "rank %d, %s", r, c->host[r]);
+            dti_json_quote(name, who);
+            fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"args\":{\"name\":%s}}", r, name);
+        }
         if (c->rank == 0 || c->rank == r) error = dti_trace_gather(c, r, trace, r == c->rank && trace ? c->traced : 0, file);
     }
     if (file) {
@@ -8054,17 +8214,19 @@ static uint64_t dti_get_le(const unsigned char *from, int bytes) {
 /* The JSON header; the length it would have if size is too small, as snprintf. */
 static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size) {
     size_t used = 0;
-    for (int i = 0; i < net->params; ++i) {
-        const dt_param *p = &net->param[i];
-        size_t begin = p->offset * sizeof(float), end = begin + dt_tensor_count(&p->value) * sizeof(float);
-        char shape[64];
-        int at = 0;
-        for (int d = 0; d < p->value.rank; ++d)
-            at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%d", d ? "," : "", p->value.shape[d]);
-        int n = snprintf(used < size ? text + used : NULL, used < size ? size - used : 0,
-                         "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}%s", i ? "," : "{", p->name, shape,
-                         begin, end, i + 1 == net->params ? "}" : "");
-        used += (size_t)n;
+    for (int i = 0; i <= net->params; ++i) {
+        char entry[512] = "}";
+        if (i < net->params) {
+            const dt_param *p = &net->param[i];
+            const size_t begin = p->offset * sizeof(float), end = begin + dt_tensor_count(&p->value) * sizeof(float);
+            char name[6 * sizeof *net->param_name + 3], shape[64] = "";
+            dti_json_quote(name, p->name);
+            for (int d = 0, at = 0; d < p->value.rank; ++d)
+                at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%d", d ? "," : "", p->value.shape[d]);
+            snprintf(entry, sizeof entry, "%s:{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", name, shape, begin, end);
+        }
+        used += (size_t)snprintf(used < size ? text + used : NULL, used < size ? size - used : 0, "%s%s",
+                                 i == 0 ? "{" : i < net->params ? "," : "", entry);
     }
     return used;
 }
@@ -8121,68 +8283,116 @@ static unsigned char *dti_read_all(const char *path, size_t *size) {
     return bytes;
 }
 
-/* Text of the header that must stand, apart from the order of the entries, for parameter p; found in header or not. */
-static const char *dti_find_entry(const char *header, const char *name) {
-    char key[64];
-    snprintf(key, sizeof key, "\"%s\"", name);
-    const char *entry = strstr(header, key);
-    return entry ? strchr(entry, '{') : NULL;
+/* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said anything, end is 0. */
+typedef struct dti_stretch { uint64_t begin, end; const dt_param *param; } dti_stretch;
+
+static dt_err dti_json_error(const dti_json *j, const char *path) {
+    return dti_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin), j->why);
 }
 
-static bool dti_read_numbers(const char *entry, const char *key, unsigned long long *out, int n) {
-    const char *end = strchr(entry, '}'), *at = strstr(entry, key);
-    if (!at || !end || at > end || !(at = strchr(at, '[')) || at > end) return false;
-    for (int i = 0; i < n; ++i) {
-        char *after;
-        ++at;
-        at += strspn(at, " \t\n");
-        if (*at < '0' || *at > '9') return false;
-        errno = 0;
-        out[i] = strtoull(at, &after, 10);
-        if (errno) return false;
-        at = after + strspn(after, " \t\n");
-        if (*at != (i + 1 < n ? ',' : ']')) return false;
+/* "__metadata__" is for people: names and texts, which are read as strictly as the rest and then forgotten. */
+static void dti_skip_metadata(dti_json *j) {
+    size_t length;
+    dti_json_take(j, '{', "__metadata__ is no object");
+    for (int n = 0; dti_json_more(j, n, '}'); ++n)
+        if (dti_json_name(j, NULL, 0, &length)) dti_json_string(j, NULL, 0, &length);
+}
+
+/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and nothing else. */
+static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
+    static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
+    const dt_param *p = s->param;
+    uint64_t shape[DT_MAX_RANK], range[2] = { 0, 0 };
+    char word[16];
+    size_t length;
+    int seen[3] = { 0, 0, 0 }, rank = -1, ends = -1;
+    dti_json_take(j, '{', "'{' is missing");
+    for (int n = 0, k = 0; dti_json_more(j, n, '}'); ++n) {
+        if (!dti_json_name(j, word, sizeof word, &length)) break;
+        for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
+        if (k == 3) return dti_fail(DT_EDATA, "%s: %s has a key \"%s\" that the format does not know", path, p->name, word);
+        if (seen[k]++) return dti_fail(DT_EDATA, "%s: %s has two keys \"%s\"", path, p->name, word);
+        if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
+        else if (k == 2) ends = dti_json_wholes(j, range, 2);
+        else if (dti_json_string(j, word, sizeof word, &length) && (length != 3 || strcmp(word, "F32") != 0))
+            return dti_fail(DT_EDATA, "%s: %s is of dtype %s, not F32", path, p->name, word);
     }
-    return true;
-}
-
-static dt_err dti_load_param(const dt_param *p, const char *header, const unsigned char *data, size_t size, const char *path) {
-    const char *entry = dti_find_entry(header, p->name);
-    unsigned long long shape[DT_MAX_RANK], range[2];
-    if (!entry) return dti_fail(DT_EDATA, "%s: has no %s", path, p->name);
-    const char *dtype = strstr(entry, "\"F32\""), *end = strchr(entry, '}');
-    if (!dtype || !end || dtype > end) return dti_fail(DT_EDATA, "%s: %s is not of dtype F32", path, p->name);
-    bool same = dti_read_numbers(entry, "\"shape\"", shape, p->value.rank);
-    for (int d = 0; same && d < p->value.rank; ++d) same = shape[d] == (unsigned long long)p->value.shape[d];
+    if (j->why) return dti_json_error(j, path);
+    for (int k = 0; k < 3; ++k)
+        if (!seen[k]) return dti_fail(DT_EDATA, "%s: %s has no \"%s\"", path, p->name, keys[k]);
+    bool same = rank == p->value.rank;
+    for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)p->value.shape[d];
     if (!same) return dti_fail(DT_EDATA, "%s: %s has another shape than the net's", path, p->name);
-    size_t bytes = dt_tensor_count(&p->value) * sizeof(float);
-    if (!dti_read_numbers(entry, "\"data_offsets\"", range, 2) || range[0] > size || range[1] > size || range[1] < range[0] ||
-        range[1] - range[0] != bytes)
-        return dti_fail(DT_EDATA, "%s: the bytes of %s do not lie in the file", path, p->name);
-    for (size_t i = 0; i < bytes / 4; ++i) {
-        uint32_t bits = (uint32_t)dti_get_le(data + range[0] + 4 * i, 4);
-        memcpy(&p->value.data[i], &bits, sizeof bits);
-    }
+    const size_t bytes = dt_tensor_count(&p->value) * sizeof(float);
+    if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
+        return dti_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie", path, p->name, bytes);
+    s->begin = range[0], s->end = range[1];
     return DT_OK;
 }
 
-static dt_err dti_load_bytes(dt_net *net, unsigned char *bytes, size_t size, const char *path) {
-    uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
+/* The header's object: each of the net's parameters once, and nothing else but "__metadata__". */
+static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch, const char *path) {
+    char name[sizeof *net->param_name];
+    size_t length;
+    bool metadata = false;
+    dti_json_take(j, '{', "'{' is missing");
+    for (int n = 0; dti_json_more(j, n, '}'); ++n) {
+        dti_json_peek(j);
+        const char *as_written = j->at;
+        if (!dti_json_name(j, name, sizeof name, &length)) break;
+        const int shown = (int)dti_min_size((size_t)(j->at - as_written) - 1, 80);
+        int i = 0;
+        while (i < net->params && (length != strlen(net->param[i].name) || memcmp(name, net->param[i].name, length) != 0)) ++i;
+        const bool about = length == 12 && strcmp(name, "__metadata__") == 0;
+        if (!about && i == net->params) return dti_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown, as_written);
+        if (about ? metadata : stretch[i].end > 0) return dti_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
+        if (about) { metadata = true; dti_skip_metadata(j); }
+        else DT_TRY(dti_read_entry(j, &stretch[i], path));
+    }
+    if (!j->why && dti_json_peek(j)) dti_json_fail(j, "something stands behind the last '}'");
+    if (!j->why && j->at < j->end) dti_json_fail(j, "a NUL byte");
+    if (j->why) return dti_json_error(j, path);
+    for (int i = 0; i < net->params; ++i)
+        if (stretch[i].end == 0) return dti_fail(DT_EDATA, "%s: has no %s", path, net->param[i].name);
+    return DT_OK;
+}
+
+static int dti_by_begin(const void *a, const void *b) {
+    const uint64_t x = ((const dti_stretch *)a)->begin, y = ((const dti_stretch *)b)->begin;
+    return (x > y) - (x < y);
+}
+
+/* The stretches, in order, must lie end to end and fill the file: then every byte is one parameter's, and none is two's. */
+static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, const char *path) {
+    uint64_t at = 0;
+    qsort(stretch, (size_t)count, sizeof *stretch, dti_by_begin);
+    for (int i = 0; i < count; at = stretch[i++].end)
+        if (stretch[i].begin != at)
+            return dti_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before it ends at %llu: %s", path,
+                            stretch[i].param->name, (unsigned long long)stretch[i].begin, (unsigned long long)at,
+                            stretch[i].begin > at ? "a hole" : "they overlap");
+    if (at != size)
+        return dti_fail(DT_EDATA, "%s: the parameters take %llu bytes, but %zu stand behind the header", path, (unsigned long long)at, size);
+    return DT_OK;
+}
+
+static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size, const char *path) {
+    const uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
     if (size < 8 || length < 2 || length > size - 8 || bytes[8] != '{')
         return dti_fail(DT_EDATA, "%s: is not a safetensors file (%zu bytes)", path, size);
-    char *header = (char *)bytes + 8;
     const unsigned char *data = bytes + 8 + length;
-    char *text = dti_alloc((size_t)length + 1); /* a string of its own: it needs an end */
-    if (!text) return DT_ENOMEM;
-    memcpy(text, header, (size_t)length);
-    int entries = 0;
-    for (const char *at = text; (at = strstr(at, "\"data_offsets\"")); ++at) ++entries;
-    dt_err error = DT_OK;
-    if (entries != net->params) error = dti_fail(DT_EDATA, "%s: holds %d tensors, the net has %d", path, entries, net->params);
-    for (int i = 0; i < net->params && error == DT_OK; ++i)
-        error = dti_load_param(&net->param[i], text, data, size - 8 - (size_t)length, path);
-    dti_release(text);
-    return error;
+    const char *text = (const char *)bytes + 8;
+    dti_json json = { text, text, text + length, NULL };
+    dti_stretch stretch[2 * DTI_MAX_LAYERS];
+    for (int i = 0; i < net->params; ++i) stretch[i] = (dti_stretch){ .param = &net->param[i] };
+    DT_TRY(dti_read_header(&json, net, stretch, path));
+    DT_TRY(dti_check_stretches(stretch, net->params, size - 8 - (size_t)length, path));
+    for (int i = 0; i < net->params; ++i)       /* all is well: only now the net is written */
+        for (size_t k = 0; k < dt_tensor_count(&stretch[i].param->value); ++k) {
+            const uint32_t bits = (uint32_t)dti_get_le(data + stretch[i].begin + 4 * k, 4);
+            memcpy(&stretch[i].param->value.data[k], &bits, sizeof bits);
+        }
+    return DT_OK;
 }
 
 DT_API dt_err dt_load(dt_net *net, const char *path) {
@@ -8190,7 +8400,7 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
     if (!net->built) return dti_fail(DT_EARG, "%s: the net must be built before it is loaded", path);
     unsigned char *bytes = dti_read_all(path, &size);
     if (!bytes) return DT_EIO;
-    dt_err error = dti_load_bytes(net, bytes, size, path);
+    const dt_err error = dti_load_bytes(net, bytes, size, path);
     dti_release(bytes);
     return error;
 }
