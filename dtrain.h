@@ -6696,8 +6696,9 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
 
 /* dt_dataset_find                                              [S9.4]  chapter 2
    Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data. "auto" takes
-   MNIST, else Fashion-MNIST, else the synthetic digits; train->name says which. Asked for by name and not there: DT_EIO
-   with how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
+   MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone; where it is not and ./data has neither, the
+   synthetic digits. train->name says which. Asked for by name or by $DTRAIN_DATA and not there: DT_EIO with what is there
+   and how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
 DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which);
 
 /* dt_dataset_synthetic                                         [S9.5]  chapter 2
@@ -6888,8 +6889,14 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
    $DTRAIN_DATA may also point straight at the four files. They are named alike
    for MNIST and Fashion-MNIST, so there the first ten labels decide.
    A dataset counts as present when one of its four files is there; that the
-   others are missing is then an error, not a reason to take something else. */
+   others are missing is then an error, not a reason to take something else.
+   And who sets $DTRAIN_DATA asks for what it names: if that holds no dataset,
+   "auto" takes neither ./data nor the synthetic digits for it. */
 #ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <dirent.h>
+#endif
+
 typedef struct dti_known_set {
     const char *option, *name;
     const char *folders[3];
@@ -6907,17 +6914,33 @@ static const char *const dti_idx_files[4] = { "train-images-idx3-ubyte", "train-
 /* A file that is there but may not be read counts as present: opening it will say why. */
 static bool dti_file_exists(const char *path) {
     errno = 0;
+#if defined(__unix__) || defined(__APPLE__)
+    struct stat s;
+    const bool there = stat(path, &s) == 0;
+#else
     FILE *f = fopen(path, "rb");
+    const bool there = f != NULL;
     if (f) fclose(f);
-    return f || (errno != ENOENT && errno != ENOTDIR);
+#endif
+    return there || (errno != ENOENT && errno != ENOTDIR);
+}
+
+/* Where file i of a set is: train-images-idx3-ubyte, or train-images.idx3-ubyte, as some archives unpack it. */
+static bool dti_idx_path(char *path, size_t size, const char *folder, int i, const char *suffix) {
+    const int length = snprintf(path, size, "%s/%s%s", folder, dti_idx_files[i], suffix);
+    if (length < 0 || (size_t)length >= size) return false;
+    char *mark = path + strlen(folder) + 1 + (strstr(dti_idx_files[i], "-idx") - dti_idx_files[i]);
+    if (dti_file_exists(path)) return true;
+    *mark = '.';
+    if (dti_file_exists(path)) return true;
+    *mark = '-';
+    return false;
 }
 
 static bool dti_any_idx_file(const char *folder, const char *suffix) {
     char path[DTI_PATH_MAX + 64];
-    for (int i = 0; i < 4; ++i) {
-        snprintf(path, sizeof path, "%s/%s%s", folder, dti_idx_files[i], suffix);
-        if (dti_file_exists(path)) return true;
-    }
+    for (int i = 0; i < 4; ++i)
+        if (dti_idx_path(path, sizeof path, folder, i, suffix)) return true;
     return false;
 }
 
@@ -6925,8 +6948,7 @@ static bool dti_is_fashion(const char *folder) {
     static const uint8_t first[10] = { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 };
     char path[DTI_PATH_MAX + 64];
     uint8_t head[18];
-    snprintf(path, sizeof path, "%s/%s", folder, dti_idx_files[1]);
-    FILE *f = fopen(path, "rb");
+    FILE *f = dti_idx_path(path, sizeof path, folder, 1, "") ? dti_open_plain(path) : NULL;
     const size_t got = f ? fread(head, 1, sizeof head, f) : 0;
     if (f) fclose(f);
     return got == sizeof head && memcmp(head + 8, first, sizeof first) == 0;
@@ -6950,33 +6972,49 @@ static bool dti_search_folder(dti_search *s, const char *root, const char *sub) 
     return s->found = true;
 }
 
-static void dti_search_set(dti_search *s, const dti_known_set *set) {
-    const char *given = getenv("DTRAIN_DATA");
-    memset(s, 0, sizeof *s);
-    if (given && *given) {
-        for (int i = 0; i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
-        if (dti_is_fashion(given) == (set == &dti_known_sets[1]) && dti_search_folder(s, given, "")) return;
-    }
-    for (int i = 0; i < 3; ++i) if (dti_search_folder(s, "data", set->folders[i])) return;
+static void dti_search_set(dti_search *s, const dti_known_set *set, const char *given, bool elsewhere) {
+    for (int i = 0; given && i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
+    if (given && dti_is_fashion(given) == (set == &dti_known_sets[1]) && dti_search_folder(s, given, "")) return;
+    for (int i = 0; elsewhere && i < 3; ++i) if (dti_search_folder(s, "data", set->folders[i])) return;
 }
 
-static dt_err dti_set_missing(const dti_search *s, const dti_known_set *set) {
-    const char *given = getenv("DTRAIN_DATA");
+/* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
+static void dti_describe_folder(const char *folder, char *text, size_t size) {
+#if defined(__unix__) || defined(__APPLE__)
+    DIR *d = opendir(folder);
+    if (!d) { snprintf(text, size, "%s", strerror(errno)); return; }
+    size_t used = (size_t)snprintf(text, size, "it holds");
+    int n = 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.' || ++n > 3) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s %.30s", n > 1 ? "," : "", e->d_name);
+    }
+    closedir(d);
+    for (char *c = text; *c; ++c) if ((unsigned char)*c < ' ') *c = '?';
+    if (n == 0) snprintf(text, size, "it is empty");
+    else if (n > 3) snprintf(text + used, size - used, " and %d more", n - 3);
+#else
+    snprintf(text, size, "it holds none of their files");
+    (void)folder;
+#endif
+}
+
+static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given, bool elsewhere) {
+    const char *advice = "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
+    char held[160];
     if (s->zipped[0])
-        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, or run \"make data\"", set->name, s->zipped);
-    if (given && *given)
-        return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s nor in ./data: run \"make data\", or set DTRAIN_DATA to the folder "
-                        "above %s/%s", set->name, given, set->folders[0], dti_idx_files[0]);
-    return dti_fail(DT_EIO, "no %s in ./data: run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->name,
-                    set->folders[0], dti_idx_files[0]);
+        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, or run \"make data\"", names, s->zipped);
+    if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
+    dti_describe_folder(given, held, sizeof held);
+    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held, elsewhere ? " nor in ./data" : "", advice);
 }
 
 /* part 0 are the training files, part 1 the test files. */
 static dt_err dti_load_part(dt_dataset *d, const char *folder, const dti_known_set *set, int part) {
     char images[DTI_PATH_MAX + 64], labels[DTI_PATH_MAX + 64];
     if (!d) return DT_OK;
-    snprintf(images, sizeof images, "%s/%s", folder, dti_idx_files[2 * part]);
-    snprintf(labels, sizeof labels, "%s/%s", folder, dti_idx_files[2 * part + 1]);
+    dti_idx_path(images, sizeof images, folder, 2 * part, "");
+    dti_idx_path(labels, sizeof labels, folder, 2 * part + 1, "");
     DT_TRY(dt_idx_load(d, images, labels, 10));
     snprintf(d->name, sizeof d->name, "%s", set->name);
     snprintf(d->source, sizeof d->source, "%.255s", folder);
@@ -7001,17 +7039,20 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *fold
 static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test);
 
 DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which) {
-    dti_search search;
+    dti_search search = { .found = false };
     if (train) memset(train, 0, sizeof *train);
     if (test) memset(test, 0, sizeof *test);
     const bool any = !which || strcmp(which, "auto") == 0;
+    const char *given = getenv("DTRAIN_DATA");
+    if (given && !*given) given = NULL;
     for (int i = 0; i < 2; ++i) {
         const dti_known_set *set = &dti_known_sets[i];
         if (!any && strcmp(which, set->option) != 0) continue;
-        dti_search_set(&search, set);
+        dti_search_set(&search, set, given, !any || !given);
         if (search.found) return dti_load_set(train, test, search.folder, set);
-        if (!any) return dti_set_missing(&search, set);
+        if (!any) return dti_set_missing(&search, set->name, given, true);
     }
+    if (any && given) return dti_set_missing(&search, "MNIST or Fashion-MNIST", given, false);
     if (any || strcmp(which, "synthetic") == 0) return dti_synthetic_sets(train, test);
     return dti_fail(DT_EARG, "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
 }

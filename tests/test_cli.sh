@@ -256,8 +256,28 @@ wait $job
 code=$?
 if [ $code -eq 130 ] && grep -q "stopped early" "$dir/out"; then good; else bad "SIGTERM: exit code $code"; fi
 
+# ---- what $DTRAIN_DATA names is asked for: if it holds nothing, what is there, also with --quiet; its names may have dots
+mkdir "$dir/zipped" "$dir/zipped/mnist" "$dir/dotted" "$dir/dotted/mnist"
+for name in train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-ubyte t10k-labels-idx1-ubyte; do
+    gzip -c "$files/$name" >"$dir/zipped/mnist/$name.gz"
+    cp "$files/$name" "$dir/dotted/mnist/$(echo $name | sed s/-idx/.idx/)"
+done
+DTRAIN_DATA=$dir/zipped
+refuses 1 "only there as gzip files in $dir/zipped/mnist: unpack them with gunzip" --epochs 1
+refuses 1 "unpack them with gunzip" --epochs 1 --quiet
+DTRAIN_DATA=$dir/nothing/such
+refuses 1 "no MNIST or Fashion-MNIST in DTRAIN_DATA=$dir/nothing/such (No such file or directory)" --epochs 1 --quiet
+DTRAIN_DATA=$dir
+refuses 1 "(it holds " --epochs 1
+DTRAIN_DATA=$dir/dotted
+launch 2 "$ch12" --epochs 1 --batch 512
+if [ $code -eq 0 ] && grep -q "^data  *MNIST, 640 images: $dir/dotted/mnist" "$dir/out"; then good; else bad "dotted names: exit code $code"; fi
+rm "$dir/dotted/mnist/t10k-images.idx3-ubyte"
+mkfifo "$dir/dotted/mnist/t10k-images.idx3-ubyte"
+refuses 1 "t10k-images.idx3-ubyte is not a plain file but a pipe" --epochs 1
+
 # ---- no data at all: synthetic digits, and says so
-DTRAIN_DATA=$dir/nothing
+unset DTRAIN_DATA
 launch 2 "$ch12" --epochs 1 --batch 512
 if [ $code -eq 0 ] && grep -q "^data  *synthetic digits" "$dir/out"; then good; else bad "no data: exit code $code"; fi
 refuses 1 "MNIST" --data mnist

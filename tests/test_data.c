@@ -230,7 +230,7 @@ static void find_by_name(void **state) {
                  "no dataset is named \"mars\": auto, mnist, fashion and synthetic are");
     expect_error(dt_dataset_find(&train, &test, "mnist"), DT_EIO, "no MNIST in ./data: run \"make data\"");
     setenv("DTRAIN_DATA", "far", 1);
-    expect_error(dt_dataset_find(&train, &test, "fashion"), DT_EIO, "no Fashion-MNIST in DTRAIN_DATA=far nor in ./data");
+    expect_error(dt_dataset_find(&train, &test, "fashion"), DT_EIO, "no Fashion-MNIST in DTRAIN_DATA=far (No such file or directory) nor in ./data");
 
     mkdir("data", 0700);
     mkdir("data/mnist", 0700);
@@ -321,8 +321,100 @@ static void find_broken(void **state) {
     assert_string_equal(test.source, "data/fashion");
     dt_dataset_free(&train);
     dt_dataset_free(&test);
+    /* a pipe in a file's place is refused, not waited for */
     remove_set("data/mnist", ".gz");
+    mkdir("data/mnist", 0700);
+    write_set("data/mnist", good_labels);
+    remove("data/mnist/t10k-labels-idx1-ubyte");
+    assert_int_equal(mkfifo("data/mnist/t10k-labels-idx1-ubyte", 0600), 0);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, "data/mnist/t10k-labels-idx1-ubyte is not a plain file but a pipe");
+    remove("data/mnist/train-labels-idx1-ubyte");
+    assert_int_equal(mkfifo("data/mnist/train-labels-idx1-ubyte", 0600), 0);
+    setenv("DTRAIN_DATA", "data/mnist", 1);         /* here this file is also looked at to tell which set it is */
+    expect_error(dt_dataset_find(&train, &test, "mnist"), DT_EIO, "data/mnist/train-labels-idx1-ubyte is not a plain file but a pipe");
+    unsetenv("DTRAIN_DATA");
+    remove_set("data/mnist", "");
     remove_set("data/fashion", "");
+    rmdir("data");
+    assert_int_equal(live_blocks, 0);
+}
+
+/* The names that some archives unpack to: train-images.idx3-ubyte. */
+static void find_dotted(void **state) {
+    (void)state;
+    static const char *const pair[4][2] = {
+        { "d/train-images-idx3-ubyte", "d/train-images.idx3-ubyte" }, { "d/train-labels-idx1-ubyte", "d/train-labels.idx1-ubyte" },
+        { "d/t10k-images-idx3-ubyte", "d/t10k-images.idx3-ubyte" },   { "d/t10k-labels-idx1-ubyte", "d/t10k-labels.idx1-ubyte" },
+    };
+    dt_dataset train, test;
+    mkdir("d", 0700);
+    write_set("d", good_labels);
+    setenv("DTRAIN_DATA", "d", 1);
+    for (int i = 0; i < 5; ++i) {                   /* one after the other: every mixture is a set */
+        expect_ok(dt_dataset_find(&train, &test, "auto"));
+        assert_string_equal(train.name, "MNIST");
+        assert_string_equal(test.source, "d");
+        dt_dataset_free(&train);
+        dt_dataset_free(&test);
+        if (i < 4) assert_int_equal(rename(pair[i][0], pair[i][1]), 0);
+    }
+    remove(pair[3][1]);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, "cannot open d/t10k-labels-idx1-ubyte");
+    for (int i = 0; i < 3; ++i) remove(pair[i][1]);
+    write_file("d/train-images.idx3-ubyte.gz", "x", 1);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, "only there as gzip files in d: unpack them with gunzip");
+    remove("d/train-images.idx3-ubyte.gz");
+    rmdir("d");
+    unsetenv("DTRAIN_DATA");
+    assert_int_equal(live_blocks, 0);
+}
+
+/* What $DTRAIN_DATA names is asked for: "auto" takes nothing else for it, and says what stands there. */
+static void find_what_the_environment_names(void **state) {
+    (void)state;
+    dt_dataset train, test;
+    mkdir("data", 0700);
+    mkdir("data/mnist", 0700);
+    write_set("data/mnist", good_labels);
+    setenv("DTRAIN_DATA", "far", 1);
+    const char *none = "no MNIST or Fashion-MNIST in DTRAIN_DATA=far ";
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, none);
+    expect_error(dt_dataset_find(&train, &test, NULL), DT_EIO, "(No such file or directory): run \"make data\", or set DTRAIN_DATA");
+    write_file("far", "x", 1);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, "DTRAIN_DATA=far (Not a directory)");
+    remove("far");
+    mkdir("far", 0700);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, "DTRAIN_DATA=far (it is empty)");
+    write_file("far/a\nb", "x", 1);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, "DTRAIN_DATA=far (it holds a?b): ");
+    mkdir("far/fashion", 0700);
+    mkdir("far/c", 0700);
+    mkdir("far/d", 0700);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, " and 1 more): ");
+    write_file("far/fashion/t10k-labels-idx1-ubyte.gz", "x", 1);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO,
+                 "MNIST or Fashion-MNIST is only there as gzip files in far/fashion: unpack them with gunzip");
+    expect_ok(dt_dataset_find(&train, &test, "mnist")); /* by its own name, from wherever it is */
+    assert_string_equal(train.source, "data/mnist");
+    dt_dataset_free(&train);
+    dt_dataset_free(&test);
+    expect_ok(dt_dataset_find(NULL, &test, "synthetic"));
+    dt_dataset_free(&test);
+    setenv("DTRAIN_DATA", "", 1);                   /* as if it were not set */
+    expect_ok(dt_dataset_find(NULL, &test, "auto"));
+    assert_string_equal(test.source, "data/mnist");
+    dt_dataset_free(&test);
+    char *lengthy = malloc(5000);
+    memset(lengthy, 'n', 4999);
+    lengthy[4999] = '\0';
+    setenv("DTRAIN_DATA", lengthy, 1);
+    expect_error(dt_dataset_find(&train, &test, "auto"), DT_EIO, "(File name too long)");
+    free(lengthy);
+    unsetenv("DTRAIN_DATA");
+    remove("far/fashion/t10k-labels-idx1-ubyte.gz");
+    remove("far/a\nb");
+    rmdir("far/fashion"); rmdir("far/c"); rmdir("far/d"); rmdir("far");
+    remove_set("data/mnist", "");
     rmdir("data");
     assert_int_equal(live_blocks, 0);
 }
@@ -707,7 +799,7 @@ static int leave_home(void **state) {
 #define TEST(name) cmocka_unit_test_setup(name, fresh_count)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(idx_whole), TEST(idx_hostile), TEST(idx_fuzz), TEST(find_by_name), TEST(find_broken),
+        TEST(idx_whole), TEST(idx_hostile), TEST(idx_fuzz), TEST(find_by_name), TEST(find_broken), TEST(find_dotted), TEST(find_what_the_environment_names),
         TEST(find_synthetic), TEST(synthetic_digits), TEST(view), TEST(partition), TEST(sampler_order),
         TEST(sampler_shuffled), TEST(batches_exact), TEST(batches_split), TEST(batches_epochs), TEST(batches_refused),
     };
