@@ -38,20 +38,20 @@ all: $(CHAPTERS) $(EXAMPLES)
 
 # ---- Chapters: `make ch07` makes ./ch07 from chapters/ch07_*.c.
 .SECONDEXPANSION:
-$(filter-out $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h dtrain.h
+$(filter-out $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/output.h chapters/says.h dtrain.h
 	$(CC) $(CFLAGS) -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
 
-$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h dtrain.h
+$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/output.h chapters/says.h dtrain.h
 	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
 
 # ---- Examples: those that name no MPI are built without it, as a program that drops dtrain.h in would be.
-lenet_mnist: examples/lenet_mnist.c chapters/chapter.h chapters/says.h dtrain.h
+lenet_mnist: examples/lenet_mnist.c chapters/chapter.h chapters/output.h chapters/says.h dtrain.h
 	$(MPIENV) $(MPICC) $(CFLAGS) -DDTRAIN_WITH_MPI -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS -o $@ $< $(LDLIBS)
 
 dropin: examples/dropin.c dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
-infer: examples/infer.c chapters/chapter.h chapters/says.h dtrain.h
+infer: examples/infer.c chapters/chapter.h chapters/output.h chapters/says.h dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
 #      C++ includes the declarations; the implementation is C, in a file of its own
@@ -100,7 +100,7 @@ figures: $(CHAPTERS)
 bench: build/bench
 	taskset -c 0 ./build/bench
 
-build/bench: tests/bench.c dtrain.h
+build/bench: tests/bench.c chapters/output.h dtrain.h
 	@mkdir -p build
 	$(CC) $(CFLAGS) -DDTRAIN_WITH_CHARTS -o $@ tests/bench.c $(LDLIBS)
 

@@ -288,6 +288,7 @@ int main(int argc, char **argv) {
         { "quick", 'b', &quick, "       fewer numbers" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 1: tensors, named values, random numbers.", options, sizeof options);
+    check_output(comm, "%s/ch01_weights.png", folder);
     const size_t n = count ? (size_t)count : quick ? 100000 : 1000000;
     double *x = malloc(n * sizeof *x);
     dt_net *net = mnist_net(10);

@@ -349,6 +349,7 @@ int main(int argc, char **argv) {
         { "figures", 's', &folder, "DIR where pictures go, default figures" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 2: IDX files, the partition, the sampler, exact batches.", options, sizeof options);
+    check_output(comm, "%s/ch02_digits.png", folder);
     dt_dataset train, test, part;
     load_data(comm, which, "ch02", &train, &test);
     check(comm, dt_dataset_view(&part, &train, 0, images && (uint32_t)images < train.count ? (uint32_t)images : train.count));

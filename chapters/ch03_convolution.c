@@ -327,6 +327,7 @@ int main(int argc, char **argv) {
         { "quick", 'b', &quick, "      few images, few runs" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 3: convolution, and the whole net's forward pass.", options, sizeof options);
+    check_output(comm, "%s/ch03_gflops.png", folder);
     if (images > 10000) usage_error(comm, "ch03", "--images: at most 10000");
     if (runs > MOST_RUNS) usage_error(comm, "ch03", "--runs: at most 31");
     if (!images) images = quick ? 20 : 128;

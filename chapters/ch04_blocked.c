@@ -317,9 +317,9 @@ static int compare(const step *steps, const buffers *b, const shape *s) {
 // upwards, its speed. No loop is above the peak, and none above its intensity times the bandwidth of where its bytes come from.
 
 int main(int argc, char **argv) {
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
+    dt_comm *comm = join_ranks(&argc, &argv);
     const task t = read_task(argc, argv, comm);
+    check_output(comm, "%s/ch04_ladder.png", t.folder);
     const shape s = t.size;
     const machine m = measure_machine(peak, one_chain, t.quick);
     const buffers b = buffers_new(&s);
@@ -336,8 +336,7 @@ int main(int argc, char **argv) {
     draw(t.folder, steps, &m, &s);
 
     buffers_free(&b); free(packed_weights); free(scratch);
-    dt_comm_free(comm);
-    return failures;
+    return leave_ranks(comm, failures);
 }
 
 // ## 4.11 Exercises

@@ -339,6 +339,7 @@ int main(int argc, char **argv) {
         { "quick", 'b', &quick, "      few images" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 5: backward passes and the gradient check.", options, sizeof options);
+    check_output(comm, "%s/ch05_steps.png", folder);
     if (N > MOST) usage_error(comm, "ch05", "--images: at most 64");
     if (!N) N = quick ? 5 : 20;
     dt_dataset train, test;

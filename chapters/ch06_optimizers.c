@@ -293,6 +293,7 @@ int main(int argc, char **argv) {
         { "quick", 'b', &quick, "      few images" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 6: optimizers; one core trains.", options, sizeof options);
+    check_output(comm, "%s/ch06_accuracy.png", folder);
     if (!epochs) epochs = 2;
     if (!images && quick) images = 4096;
     if (epochs > MOST_POINTS / POINTS_AN_EPOCH) usage_error(comm, "ch06", "--epochs: at most 333");

@@ -318,6 +318,7 @@ int main(int argc, char **argv) {
     dt_comm *comm = begin_program(argc, argv, "All-reduce by hand, measured from 4 bytes to 16 MB. Start it with mpiexec -n 3.", options, sizeof options);
     end_cleanly_on_signals();
     if (!png && !quick) png = "figures/ch07_allreduce.png";
+    if (png) check_output(comm, "%s", png);
     print_machine(comm, NULL, 1);
     check(comm, send_and_receive(comm));
     check(comm, sum_of_three(comm));

@@ -372,6 +372,7 @@ int main(int argc, char **argv) {
     if (s.bug && strcmp(s.bug, "lost-sum") != 0) usage_error(comm, "ch08", "--bug: lost-sum is the only one");
     if (s.ranks > 64 || s.batch > 65536) usage_error(comm, "ch08", "at most --ranks 64 and --batch 65536");
     if (!s.png && !s.quick) s.png = "figures/ch08_sync.png";
+    if (s.png) check_output(comm, "%s", s.png);
     if (!s.epochs) s.epochs = s.bug ? 10 : 1;
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch08", &train, &test);

@@ -284,6 +284,7 @@ int main(int argc, char **argv) {
     const int ranks = dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s.ranks;
     if (ranks > 64 || s.batch > 65536) usage_error(comm, "ch09", "at most 64 ranks and --batch 65536");
     if (!s.png && !s.quick) s.png = "figures/ch09";
+    if (s.png) check_output(comm, "%s_bytes.png", s.png);
     if (!s.images) s.images = s.quick ? 2048 : 20000;
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch09", &train, &test);

@@ -390,6 +390,7 @@ int main(int argc, char **argv) {
     if (s.workers > MOST || s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
     if (s.batch > 65536 || s.samples > 10000000) usage_error(comm, "ch10", "at most --batch 65536 and --samples 10000000");
     if (!s.png && !s.quick) s.png = "figures/ch10";
+    if (s.png) check_output(comm, "%s_speedup.png", s.png);
     if (!s.images) s.images = s.quick ? 1024 : 20000;
     if (!s.samples) s.samples = s.quick ? 20000 : 200000;
     static results r;

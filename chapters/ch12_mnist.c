@@ -48,7 +48,6 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (s->hogwild && (s->profile || s->trace)) usage_error(comm, "ch12", "Hogwild's workers never wait: --profile and --trace say nothing to it");
     if (s->hogwild && (s->float_sums || s->bucket || s->per_rank_batch || s->algorithm != DT_AUTO))
         usage_error(comm, "ch12", "Hogwild has no sums over ranks: --float-sums, --bucket, --per-rank-batch and --algorithm say nothing to it");
-    if (s->save && strcmp(s->save, "") == 0) usage_error(comm, "ch12", "--save: a file name is needed");
 }
 
 static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
@@ -142,14 +141,25 @@ static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *
     return error;
 }
 
+static const char runs_header[] = "method,workers,cores,dataset,epochs,batch,seconds,images_per_second,train_loss,test_loss,"
+                                  "test_accuracy,weights_hash";
+static const char epochs_header[] = "method,workers,cores,dataset,epoch,seconds,images_per_second";
+
+// Nobody trains for an hour to hear that there is no such folder.
+static dt_err check_outputs(const settings *s) {
+    if (s->csv) DT_TRY(dt_csv_check(s->csv, runs_header));
+    if (s->epoch_csv) DT_TRY(dt_csv_check(s->epoch_csv, epochs_header));
+    if (s->save) DT_TRY(dt_check_writable(s->save));
+    return s->trace ? dt_check_writable(s->trace) : DT_OK;
+}
+
 static dt_err write_rows(const settings *s, const char *data, const run *r, double images_per_second) {
     if (s->csv)
-        DT_TRY(dt_csv_append(s->csv, "method,workers,cores,dataset,epochs,batch,seconds,images_per_second,train_loss,test_loss,"
-                             "test_accuracy,weights_hash", "%s,%d,%d,%s,%d,%d,%.4f,%.1f,%.6f,%.6f,%.4f,%016llx", s->method, r->workers,
+        DT_TRY(dt_csv_append(s->csv, runs_header, "%s,%d,%d,%s,%d,%d,%.4f,%.1f,%.6f,%.6f,%.4f,%016llx", s->method, r->workers,
                              dt_cores(), data, r->train.epochs, s->batch, r->train.seconds, images_per_second,
                              dt_score_loss(&r->train.score), dt_score_loss(&r->test), dt_score_accuracy(&r->test), (unsigned long long)r->hash));
     for (int e = 0; s->epoch_csv && e < r->train.epochs && e < DT_MAX_EPOCHS_KEPT; ++e)
-        DT_TRY(dt_csv_append(s->epoch_csv, "method,workers,cores,dataset,epoch,seconds,images_per_second", "%s,%d,%d,%s,%d,%.4f,%.1f",
+        DT_TRY(dt_csv_append(s->epoch_csv, epochs_header, "%s,%d,%d,%s,%d,%.4f,%.1f",
                              s->method, r->workers, dt_cores(), data, e + 1, r->train.epoch_seconds[e],
                              (double)r->train.samples / r->train.epochs / r->train.epoch_seconds[e]));
     return DT_OK;
@@ -205,15 +215,14 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
 
 int main(int argc, char **argv) {
     settings s;
-    dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm) die(NULL);
+    dt_comm *comm = join_ranks(&argc, &argv);
     read_settings(argc, argv, comm, &s);
     if (dt_comm_set_algorithm(comm, s.algorithm) != DT_OK) usage_error(comm, "ch12", dt_error());
     if (s.report) {
         if (dt_comm_rank(comm) == 0) check(comm, write_report(s.report));
-        dt_comm_free(comm);
-        return 0;
+        return leave_ranks(comm, 0);
     }
+    check_all(comm, dt_comm_rank(comm) == 0 ? check_outputs(&s) : DT_OK);
     end_cleanly_on_signals();
     dt_dataset training, testing;
     load_data(comm, s.data, "ch12", &training, &testing);
@@ -224,14 +233,12 @@ int main(int argc, char **argv) {
     if (!s.quiet || s.doctor) print_machine(comm, &training, s.threads);
     if (s.doctor) {
         if (dt_comm_rank(comm) == 0) printf("%d rank%s started as they should be\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s");
-        dt_comm_free(comm);
-        return 0;
+        return leave_ranks(comm, 0);
     }
     job j = { .s = &s, .training = &training, .testing = &testing };
     check(comm, s.threads > 1 && !s.hogwild ? dt_run_ranks(s.threads, run_rank, &j) : run_rank(comm, &j));
     check_all(comm, j.written);
     dt_dataset_free(&training);
     dt_dataset_free(&testing);
-    dt_comm_free(comm);
-    return j.stopped ? 130 : 0;
+    return leave_ranks(comm, j.stopped ? 130 : 0);
 }

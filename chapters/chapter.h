@@ -4,6 +4,7 @@
 #define CHAPTER_H
 
 #include "../dtrain.h"
+#include "output.h"
 #include "says.h"
 
 #include <getopt.h>
@@ -169,7 +170,7 @@ CHAPTER_FN void read_options(int argc, char **argv, dt_comm *comm, const char *a
         if (got == 'h') {
             if (dt_comm_rank(comm) == 0) print_help(program, about, options, count);
             dt_comm_free(comm);
-            exit(0);
+            exit(exit_code(0));
         }
         const char *word = argv[optind - 1];
         if (got == ':') snprintf(why, sizeof why, "%s needs a value", word);
@@ -221,7 +222,7 @@ CHAPTER_FN void end_if_asked(dt_comm *comm) {
     if (!all_stop(comm)) return;
     if (dt_comm_rank(comm) == 0) printf("stopped early: what stands above was measured, the rest was not\n");
     dt_comm_free(comm);
-    exit(130);
+    exit(exit_code(130));
 }
 
 // ---- How a program begins: it joins its ranks, if it was started as several, reads its options, and has the doctor look.
@@ -240,9 +241,22 @@ CHAPTER_FN dt_err use_algorithm(dt_comm *comm, dt_algorithm algorithm) {
     return dt_comm_set_algorithm(comm, threads && algorithm == DT_MPI ? DT_AUTO : algorithm);
 }
 
-CHAPTER_FN dt_comm *begin_program(int argc, char **argv, const char *about, const option_desc *options, size_t bytes) {
-    dt_comm *comm = dt_comm_world(&argc, &argv);
+// First in main: the ranks, of which a program that was started alone is one.
+CHAPTER_FN dt_comm *join_ranks(int *argc, char ***argv) {
+    begin_output();
+    dt_comm *comm = dt_comm_world(argc, argv);
     if (!comm) die(NULL);
+    return comm;
+}
+
+// Last in main: what it returns.
+CHAPTER_FN int leave_ranks(dt_comm *comm, int code) {
+    dt_comm_free(comm);
+    return exit_code(code);
+}
+
+CHAPTER_FN dt_comm *begin_program(int argc, char **argv, const char *about, const option_desc *options, size_t bytes) {
+    dt_comm *comm = join_ranks(&argc, &argv);
     const uint64_t words = hash_of_words(argc, argv); // getopt reorders them
     const char *program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
     read_options(argc, argv, comm, about, options, (int)(bytes / sizeof *options));
@@ -255,8 +269,7 @@ CHAPTER_FN dt_comm *begin_program(int argc, char **argv, const char *about, cons
 CHAPTER_FN int end_program(dt_comm *comm, dt_dataset *train, dt_dataset *test) { // what main returns; data may be NULL
     dt_dataset_free(train);
     dt_dataset_free(test);
-    dt_comm_free(comm);
-    return mismatches ? 1 : 0;
+    return leave_ranks(comm, mismatches ? 1 : 0);
 }
 
 // ---- The net of the lab report that chapter 12 answers: 9 840 parameters.
@@ -319,6 +332,19 @@ CHAPTER_FN uint32_t steps_between(int every, uint32_t steps_an_epoch) {
 // writes; processes have one each.
 CHAPTER_FN bool brings_result(const dt_comm *comm) {
     return dt_comm_rank(comm) == 0 || strcmp(dt_comm_backend_name(comm), "threads") != 0;
+}
+
+// Whether rank 0 can write the file that a program works for, asked before the work. On all ranks.
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+CHAPTER_FN void check_output(dt_comm *comm, const char *format, ...) {
+    char path[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(path, sizeof path, format, list);
+    va_end(list);
+    check_all(comm, dt_comm_rank(comm) == 0 ? dt_check_writable(path) : DT_OK);
 }
 
 // ---- What a program runs on, said before its first table.

@@ -84,6 +84,7 @@ static void train(dt_net *net, const dt_dataset &data) {
 
 int main(int argc, char **argv) try {
     const char *file = argc > 1 ? argv[1] : "digits.safetensors";
+    check(dt_check_writable(file)); // before the work, not after it
     const digits data(12000, 2000);
     const net_ptr net = make_net(1), again = make_net(2);
     train(net.get(), data.training);
@@ -93,6 +94,7 @@ int main(int argc, char **argv) try {
     check(dt_load(again.get(), file));
     std::printf("%.1f %% of %u test images are right; saved in %s, read back: %s\n", 100.0 * dt_score_accuracy(&score), data.testing.count, file,
                 dt_net_hash(net.get()) == dt_net_hash(again.get()) ? "the same bits" : "OTHER BITS");
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::runtime_error("standard output cannot be written");
     return dt_net_hash(net.get()) == dt_net_hash(again.get()) ? 0 : 1;
 } catch (const std::exception &error) {
     std::fprintf(stderr, "%s\n", error.what());

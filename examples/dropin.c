@@ -69,8 +69,10 @@ int main(void) {
     if (error == DT_OK) error = dt_evaluate(net, &testing, NULL, &score);
     if (error == DT_OK) printf("%zu parameters; %.1f %% of %u test images are right\n", dt_net_count(net), 100.0 * dt_score_accuracy(&score), testing.count);
     else fprintf(stderr, "%s\n", dt_error());
+    const bool told = fflush(stdout) == 0 && !ferror(stdout); // a full disk behind > is an error too
+    if (!told) fprintf(stderr, "standard output: not all that was printed could be written\n");
     dt_batches_free(&it);
     dt_optimizer_free(opt);
     dt_net_free(net);
-    return error == DT_OK ? 0 : 1;
+    return error == DT_OK && told ? 0 : 1;
 }

@@ -23,6 +23,7 @@ static clockid_t chosen_clock = CLOCK_MONOTONIC;
 #define DTRAIN_IMPLEMENTATION
 #include "../dtrain.h"
 #undef clock_gettime
+#include "../chapters/output.h"
 
 enum { GROUPS = 4, BATCH = GROUPS * DT_LANES, STEP_BATCH = 128, STEPS = 80, ROUNDS = 9, KERNELS = 64, LAYERS = 32 };
 
@@ -480,8 +481,9 @@ static spread rates(double flop, const double *seconds) {
 
 static void write_csv(const training *nets, int count) {
     const char *path = path_of("bench.csv");
-    FILE *f = fopen(path, "w");
-    if (!f) check(dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno)));
+    dti_output out;
+    check(dti_output_open(&out, path));
+    FILE *f = out.file;
     fprintf(f, "what,shape,pass,batch,gflops,min,max,peak_gflops,percent_of_peak\n");
     for (const kernel *k = kernels; k < kernels + kernel_count; ++k)
         csv_row(f, kind_name[k->kind], k->shape, pass_name[k->pass], BATCH, spread_of(k->flops), spread_of(k->share).median);
@@ -497,9 +499,7 @@ static void write_csv(const training *nets, int count) {
                 if (t->layer_flop[i][way] > 0) csv_row(f, "layer", name, way ? "backward" : "forward", STEP_BATCH, layer, layer.median / near);
             }
     }
-    bool failed = ferror(f) != 0;
-    failed = fclose(f) != 0 || failed;
-    if (failed) check(dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno)));
+    check(dti_output_close(&out));
 }
 
 // ---- Charts
@@ -615,7 +615,7 @@ static void read_options(int argc, char **argv) {
     struct stat s;
     opterr = 0;
     for (int got; (got = getopt_long(argc, argv, ":", known, NULL)) != -1;) {
-        if (got == 'h') { print_help(); exit(0); }
+        if (got == 'h') { print_help(); exit(exit_code(0)); }
         if (got == 'q') quick = true, rounds = 5;
         if (got == 'c') cpu_time = true, chosen_clock = CLOCK_PROCESS_CPUTIME_ID;
         if (got == 'f') folder = optarg;
@@ -634,6 +634,7 @@ int main(int argc, char **argv) {
     dt_dataset data;
     char machine[256], note[160], why[300];
     int count = 0;
+    begin_output();
     read_options(argc, argv);
     add_kernels();
     const bool net = strstr("step Net", only) != NULL, le = strstr("step LeNet", only) != NULL;
@@ -673,5 +674,5 @@ int main(int argc, char **argv) {
     for (int n = 0; n < count; ++n) training_end(&nets[n]);
     if (count) dt_dataset_free(&data);
     free_buffers(&b);
-    return 0;
+    return exit_code(0);
 }

@@ -256,6 +256,73 @@ wait $job
 code=$?
 if [ $code -eq 130 ] && grep -q "stopped early" "$dir/out"; then good; else bad "SIGTERM: exit code $code"; fi
 
+# ---- output files: asked for before the work, written through links and devices, in no one's way
+refuses 1 "/nowhere/at/all.st: cannot write it: No such file or directory" --epochs 1000000 --quiet --save /nowhere/at/all.st
+refuses 1 "/nowhere/at/all.json" --epochs 1000000 --quiet --trace /nowhere/at/all.json
+refuses 1 "/nowhere/at/all.csv" --epochs 1000000 --quiet --csv /nowhere/at/all.csv
+refuses 1 "/nowhere/at/all.csv" --epochs 1000000 --quiet --epoch-csv /nowhere/at/all.csv
+refuses 1 "other,columns" --epochs 1000000 --quiet --csv "$dir/other.csv"
+refuses 1 "cannot write it" --epochs 1000000 --quiet --save ""
+says_first() { # NAME WORDS ARGUMENTS ...: exit code 1 and the words, before anything is measured
+    name=$1 words=$2
+    shift 2
+    launch 0 "$top/$name" "$@"
+    if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && [ ! -s "$dir/out" ] && grep -qF -e "$words" "$dir/err"; then good
+    else bad "$name $*: exit code $code, or not at once one line with \"$words\""; fi
+}
+for name in ch01 ch02 ch03 ch04 ch05 ch06; do says_first $name "/nowhere/$name" --figures /nowhere; done
+says_first ch07 "/nowhere/x.png" --png /nowhere/x.png
+says_first ch08 "/nowhere/x.png" --png /nowhere/x.png
+says_first ch09 "/nowhere/x" --png /nowhere/x
+says_first ch10 "/nowhere/x" --png /nowhere/x
+says_first cpp_app "/nowhere/x.st" /nowhere/x.st
+mkdir "$dir/real"
+: >"$dir/real/net.st"
+: >"$dir/real/trace.json"
+chmod 640 "$dir/real/net.st"
+ln -s real/net.st "$dir/link.st"
+ln -s real/trace.json "$dir/link.json"
+echo mine >"$dir/real/net.st.part"
+launch 2 "$ch12" --epochs 1 --quiet --save "$dir/link.st" --trace "$dir/link.json"
+if [ $code -eq 0 ] && [ -L "$dir/link.st" ] && [ -L "$dir/link.json" ] && [ -s "$dir/real/net.st" ] && [ -s "$dir/real/trace.json" ] &&
+   [ "$(cat "$dir/real/net.st.part")" = mine ] && [ "$(ls "$dir/real" | grep -c .)" -eq 3 ] && [ "$(ls -l "$dir/real/net.st" | cut -c1-10)" = -rw-r----- ]; then good
+else bad "--save and --trace through links: exit code $code"; fi
+launch 0 "$ch12" --epochs 1 --quiet --save /dev/null
+if [ $code -eq 0 ] && [ -c /dev/null ]; then good; else bad "--save /dev/null: exit code $code"; fi
+launch 0 "$ch12" --epochs 1 --quiet --save /dev/full
+if [ $code -eq 1 ] && grep -q "^/dev/full: cannot write it: No space left on device" "$dir/err"; then good; else bad "--save /dev/full: exit code $code"; fi
+
+# ---- standard output that is lost: a full device, a closed one, a reader that went away
+lost() { # NAME ARGUMENTS ...
+    for way in full closed head; do
+        case $way in
+            full) timeout 60 "$@" >/dev/full 2>"$dir/err" </dev/null; code=$? ;;
+            closed) timeout 60 "$@" >&- 2>"$dir/err" </dev/null; code=$? ;;
+            head) { timeout 60 "$@" 2>"$dir/err" </dev/null; echo $? >"$dir/code"; } | : ; code=$(cat "$dir/code") ;;
+        esac
+        if [ "$code" -eq 1 ] && [ "$(grep -c "^standard output: not all that was printed could be written" "$dir/err")" -eq 1 ]; then good
+        else bad "$* with its output $way: exit code $code"; fi
+    done
+}
+lost "$ch12" --epochs 1
+lost "$ch12" --doctor
+lost "$ch12" --help
+lost "$ch12" --report "$csv"
+lost "$top/infer" --load "$dir/net.safetensors"
+for name in ch01 ch02 ch03 ch04 ch05 ch06 ch07 ch08 ch09 ch10 lenet_mnist infer; do lost "$top/$name" --help; done
+lost "$top/ch01" --quick --figures "$dir"
+lost "$top/ch04" --quick --figures "$dir"
+lost "$top/lenet_mnist" --quick --images 128
+launch 0 sh -c '"$@" >&-' sh "$ch12" --epochs 1 --quiet
+if [ $code -eq 0 ] && [ ! -s "$dir/err" ]; then good; else bad "--quiet has nothing to lose: exit code $code"; fi
+launch 0 sh -c '"$@" >&-' sh "$ch12" --epochs 1 --quiet --save "$dir/closed.st"
+if [ $code -eq 0 ] && "$top/infer" --load "$dir/closed.st" >/dev/null; then good; else bad "--save with standard output closed: exit code $code"; fi
+for program in dropin cpp_app; do
+    timeout 60 "$top/$program" >/dev/full 2>"$dir/err"
+    code=$?
+    if [ $code -eq 1 ] && grep -q "^standard output" "$dir/err"; then good; else bad "$program >/dev/full: exit code $code"; fi
+done
+
 # ---- what $DTRAIN_DATA names is asked for: if it holds nothing, what is there, also with --quiet; its names may have dots
 mkdir "$dir/zipped" "$dir/zipped/mnist" "$dir/dotted" "$dir/dotted/mnist"
 for name in train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-ubyte t10k-labels-idx1-ubyte; do
