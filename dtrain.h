@@ -541,8 +541,9 @@ static void dti_output_drop(dti_output *o) {
 
 /* Ends a file that is complete. It takes the name only if every byte has arrived. */
 static dt_err dti_output_close(dti_output *o) {
-    errno = 0;
-    bool good = fflush(o->file) == 0 && !ferror(o->file);
+    bool good = !ferror(o->file);                   /* if not, errno is still that of the write that failed */
+    if (good) errno = 0;
+    good = good && fflush(o->file) == 0;
 #ifdef DTI_POSIX_FILES
     good = good && dti_flush_to_disk(fileno(o->file));
 #endif

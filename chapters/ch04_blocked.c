@@ -319,7 +319,6 @@ static int compare(const step *steps, const buffers *b, const shape *s) {
 int main(int argc, char **argv) {
     dt_comm *comm = join_ranks(&argc, &argv);
     const task t = read_task(argc, argv, comm);
-    check_output(comm, "%s/ch04_ladder.png", t.folder);
     const shape s = t.size;
     const machine m = measure_machine(peak, one_chain, t.quick);
     const buffers b = buffers_new(&s);

@@ -52,6 +52,7 @@ static task read_task(int argc, char **argv, dt_comm *comm) {
     if (!channels) channels = t.quick ? 48 : 96;
     if (!t.runs) t.runs = t.quick ? 3 : 9;
     t.size = (shape){ .N = DT_LANES, .C = channels, .H = 30, .W = 30, .O = channels, .K = 3, .P = 28, .Q = 28 };
+    check_output(comm, "%s/ch04_ladder.png", t.folder);
     print_machine(comm, NULL, 1);
     printf("one convolution: 16 images of %d x 30 x 30 -> %d x 28 x 28, kernel 3 x 3: %.0f multiply-adds\n", channels, channels,
            16.0 * channels * 28 * 28 * channels * 9);

@@ -311,7 +311,6 @@ lost "$ch12" --report "$csv"
 lost "$top/infer" --load "$dir/net.safetensors"
 for name in ch01 ch02 ch03 ch04 ch05 ch06 ch07 ch08 ch09 ch10 lenet_mnist infer; do lost "$top/$name" --help; done
 lost "$top/ch01" --quick --figures "$dir"
-lost "$top/ch04" --quick --figures "$dir"
 lost "$top/lenet_mnist" --quick --images 128
 launch 0 sh -c '"$@" >&-' sh "$ch12" --epochs 1 --quiet
 if [ $code -eq 0 ] && [ ! -s "$dir/err" ]; then good; else bad "--quiet has nothing to lose: exit code $code"; fi

@@ -490,6 +490,10 @@ static void replaced_whole(void **state) {
     assert_int_equal(read_file("x"), 3);
     assert_int_equal(entries(), 3);
     assert_true(size > 100);
+    dti_output out;                                 /* the reason is that of the write that failed, not of the last one */
+    ok(dti_output_open(&out, "/dev/full"));
+    for (int i = 0; i < 100000; ++i) fputs("more than a stream keeps", out.file);
+    expect_error(dti_output_close(&out), DT_EIO, "/dev/full: cannot write it: No space left on device");
     expect_error(dt_save(net, "/nowhere/at/all"), DT_EIO, "/nowhere/at/all: cannot write it: No such file or directory");
     expect_error(dt_save(net, "/tmp"), DT_EIO, "/tmp: cannot write it: Is a directory");
     dt_net_free(net);
