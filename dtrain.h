@@ -422,7 +422,8 @@ static FILE *dti_open_plain(const char *path) {
 #if defined(__unix__) || defined(__APPLE__)
     struct stat s;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
-        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device");
+        const char *kind = S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device";
+        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, kind);
         return NULL;
     }
 #endif
@@ -451,7 +452,8 @@ static FILE *dti_create(const char *path, const struct stat *old) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
     if (fd < 0) return NULL;
     bool alike = fstat(fd, &now) == 0;
-    if (alike && old && (now.st_uid != old->st_uid || now.st_gid != old->st_gid)) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
+    const bool ours = alike && (!old || (now.st_uid == old->st_uid && now.st_gid == old->st_gid));
+    if (alike && !ours) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
     if (alike && old) alike = fchmod(fd, old->st_mode & 07777) == 0;
     FILE *f = alike ? fdopen(fd, "wb") : NULL;
     if (f) return f;
@@ -462,13 +464,13 @@ static FILE *dti_create(const char *path, const struct stat *old) {
     return NULL;
 }
 
-/* Opens the file beside. false: the target is to be written as it stands. Otherwise o->file is NULL after an error, in errno. */
+/* Opens the file beside. false: the target is to be written as it stands. true with no o->file: errno says what failed. */
 static bool dti_output_beside(dti_output *o) {
     struct stat old, link;
     const bool there = stat(o->path, &old) == 0;
     if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0)) return false;
-    if (!there && (errno != ENOENT || lstat(o->path, &link) == 0)) return false; /* a link to what is not there yet */
-    if (!*o->path) return false;
+    if (!there && (errno != ENOENT || !*o->path)) return false;
+    if (!there && lstat(o->path, &link) == 0) return false; /* a link to what is not there yet */
     char *real = there ? realpath(o->path, NULL) : NULL;
     const int length = snprintf(o->target, sizeof o->target, "%s", real ? real : o->path);
     free(real);
@@ -485,14 +487,16 @@ static bool dti_output_beside(dti_output *o) {
 }
 
 /* Waits until the disk has it. What is no file of a disk cannot be waited for. */
-static bool dti_flush_to_disk(int fd) { return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS; }
+static bool dti_flush_to_disk(int fd) {
+    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
+}
 
 static bool dti_flush_folder(const char *path) {
     char folder[DTI_PATH_MAX];
     const char *slash = strrchr(path, '/');
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
     const int fd = open(folder, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return true;                        /* a folder may be written and not read: then this is all there is to do */
+    if (fd < 0) return true;                        /* a folder may be written and not read: this is all there is to do */
     const bool good = dti_flush_to_disk(fd);
     close(fd);
     return good;
@@ -594,8 +598,7 @@ static size_t dti_utf8_put(char *out, uint32_t code) {
 static void dti_json_quote(char *out, const char *text) {
     *out++ = '"';
     for (size_t n; *text; text += n) {
-        const bool well = (n = dti_utf8_bytes(text, strlen(text))) > 0;
-        if (!well) { out += dti_utf8_put(out, 0xfffd); n = 1; continue; }
+        if ((n = dti_utf8_bytes(text, strlen(text))) == 0) { out += dti_utf8_put(out, 0xfffd); n = 1; continue; }
         if ((unsigned char)*text < ' ') { out += sprintf(out, "\\u%04x", (unsigned)*text); continue; }
         if (*text == '"' || *text == '\\') *out++ = '\\';
         memcpy(out, text, n);
@@ -618,6 +621,14 @@ static bool dti_json_fail(dti_json *j, const char *why) {
 static char dti_json_peek(dti_json *j) {
     while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r')) ++j->at;
     return j->at < j->end ? *j->at : '\0';
+}
+
+/* For sentences, a string as it was written, which has no control characters: where it begins, and how much to show. */
+static const char *dti_json_here(dti_json *j) { dti_json_peek(j); return j->at; }
+static int dti_json_shown(const dti_json *j, const char *from) {
+    size_t n = dti_min_size((size_t)(j->at - from), 80);
+    while (n > 0 && from[n - 1] != '"') --n;        /* without the colon; cut inside a string, to its start */
+    return (int)n;
 }
 
 static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
@@ -654,7 +665,8 @@ static size_t dti_json_escape(dti_json *j, char *out) {
     if (known) { j->at += 2; *out = meant[known - letter]; return 1; }
     if (!dti_json_hex(j, &code)) return 0;
     if (code >= 0xd800 && code < 0xe000) {
-        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff) return dti_json_fail(j, "half of a surrogate pair");
+        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff)
+            return dti_json_fail(j, "half of a surrogate pair");
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
     return dti_utf8_put(out, code);
@@ -669,8 +681,8 @@ static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length)
         size_t n = 0;
         if (*j->at == '\\') n = dti_json_escape(j, one);
         else if ((unsigned char)*j->at < ' ') dti_json_fail(j, "a control character in a string");
-        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) == 0) dti_json_fail(j, "a string that is not UTF-8");
-        else { memcpy(one, j->at, n); j->at += n; }
+        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) > 0) { memcpy(one, j->at, n); j->at += n; }
+        else dti_json_fail(j, "a string that is not UTF-8");
         if (n == 0) return false;
         for (size_t i = 0; i < n; ++i)
             if (*length + i + 1 < size) out[*length + i] = one[i];
@@ -6319,8 +6331,8 @@ typedef struct dti_trace_line { char name[32]; double start, end; } dti_trace_li
 static void dti_trace_print(FILE *file, const dti_trace_line *line, int rank) {
     char name[6 * sizeof line->name + 3], text[sizeof name + 128];
     dti_json_quote(name, line->name);
-    dti_print(text, sizeof text, ",\n{\"name\":%s,\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank,
-              line->start * 1e6, (line->end - line->start) * 1e6);
+    dti_print(text, sizeof text, ",\n{\"name\":%s,\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}",
+              name, rank, line->start * 1e6, (line->end - line->start) * 1e6);
     fputs(text, file);
 }
 
@@ -7004,10 +7016,12 @@ static dt_err dti_set_missing(const dti_search *s, const char *names, const char
     const char *advice = "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
     char held[160];
     if (s->zipped[0])
-        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, or run \"make data\"", names, s->zipped);
+        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, or run \"make data\"",
+                        names, s->zipped);
     if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
     dti_describe_folder(given, held, sizeof held);
-    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held, elsewhere ? " nor in ./data" : "", advice);
+    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held,
+                    elsewhere ? " nor in ./data" : "", advice);
 }
 
 /* part 0 are the training files, part 1 the test files. */
@@ -8350,14 +8364,17 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     int seen[3] = { 0, 0, 0 }, rank = -1, ends = -1;
     dti_json_take(j, '{', "'{' is missing");
     for (int n = 0, k = 0; dti_json_more(j, n, '}'); ++n) {
+        const char *from = dti_json_here(j);
         if (!dti_json_name(j, word, sizeof word, &length)) break;
         for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
-        if (k == 3) return dti_fail(DT_EDATA, "%s: %s has a key \"%s\" that the format does not know", path, p->name, word);
-        if (seen[k]++) return dti_fail(DT_EDATA, "%s: %s has two keys \"%s\"", path, p->name, word);
+        if (k == 3 || seen[k]++)
+            return dti_fail(DT_EDATA, "%s: %s has %s %.*s", path, p->name,
+                            k == 3 ? "a key that the format does not know," : "two keys", dti_json_shown(j, from), from);
+        from = dti_json_here(j);
         if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
         else if (k == 2) ends = dti_json_wholes(j, range, 2);
         else if (dti_json_string(j, word, sizeof word, &length) && (length != 3 || strcmp(word, "F32") != 0))
-            return dti_fail(DT_EDATA, "%s: %s is of dtype %s, not F32", path, p->name, word);
+            return dti_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"F32\"", path, p->name, dti_json_shown(j, from), from);
     }
     if (j->why) return dti_json_error(j, path);
     for (int k = 0; k < 3; ++k)
@@ -8379,15 +8396,16 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
     bool metadata = false;
     dti_json_take(j, '{', "'{' is missing");
     for (int n = 0; dti_json_more(j, n, '}'); ++n) {
-        dti_json_peek(j);
-        const char *as_written = j->at;
+        const char *as_written = dti_json_here(j);
         if (!dti_json_name(j, name, sizeof name, &length)) break;
-        const int shown = (int)dti_min_size((size_t)(j->at - as_written) - 1, 80);
+        const int shown = dti_json_shown(j, as_written);
         int i = 0;
         while (i < net->params && (length != strlen(net->param[i].name) || memcmp(name, net->param[i].name, length) != 0)) ++i;
         const bool about = length == 12 && strcmp(name, "__metadata__") == 0;
-        if (!about && i == net->params) return dti_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown, as_written);
-        if (about ? metadata : stretch[i].end > 0) return dti_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
+        if (!about && i == net->params)
+            return dti_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown, as_written);
+        if (about ? metadata : stretch[i].end > 0)
+            return dti_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
         if (about) { metadata = true; dti_skip_metadata(j); }
         else DT_TRY(dti_read_entry(j, &stretch[i], path));
     }
@@ -8414,7 +8432,8 @@ static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, 
                             stretch[i].param->name, (unsigned long long)stretch[i].begin, (unsigned long long)at,
                             stretch[i].begin > at ? "a hole" : "they overlap");
     if (at != size)
-        return dti_fail(DT_EDATA, "%s: the parameters take %llu bytes, but %zu stand behind the header", path, (unsigned long long)at, size);
+        return dti_fail(DT_EDATA, "%s: the parameters take %llu bytes, but %zu stand behind the header", path,
+                        (unsigned long long)at, size);
     return DT_OK;
 }
 
