@@ -116,6 +116,7 @@ extern "C" {
 #ifdef DTI_IMPLEMENT
 #include <errno.h>
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -141,7 +142,28 @@ extern "C" {
 
 /* Every function that can fail returns a dt_err. dt_error() then holds one
    sentence, with the numbers in it, about the last failure on this thread.
-   Nothing in this file prints, exits or aborts. */
+   Nothing in this file prints, exits or aborts.
+
+   What every function does with arguments that cannot be meant:
+
+     NULL      where its comment does not allow it, is refused: DT_EARG from a function that returns
+               a dt_err, NULL from one that returns a pointer, 0 or false from one that returns a
+               number, "?" from one that returns a name; what returns nothing does nothing.
+               dt_error() then says which argument. What frees takes NULL.
+     numbers   outside of the range in the comment, enum values that do not exist, ranks, samples
+               and layers that are not there: the same.
+     sizes     are multiplied and added so that they cannot wrap round [S1.3]: what is too large is
+               refused, as DT_ESHAPE or DT_ENOMEM.
+     data      have the net's shape, rows and labels lie inside of what there is: DT_ESHAPE,
+               DT_EARG, DT_EDATA.
+     order     a call before the one that it needs is DT_EARG, and says which comes first. A call
+               that fails undoes what it stands for: after a dt_net_load that failed there is
+               nothing to run.
+     builders  of nets and charts remember the first error, until the call that builds or writes
+               returns it.
+
+   What cannot be seen is believed: that a pointer leads to an object that lives, an array to as
+   many values as said. tests/test_contract.c holds every public function to this. */
 #ifdef DTI_DECLARE
 typedef enum dt_err {
     DT_OK = 0,
@@ -250,9 +272,23 @@ static dt_err dti_fail(dt_err code, const char *format, ...) {
     return code;
 }
 
+/* Leaves a public function, with the neutral value of its kind, where it was not given what it needs. */
+#define DTI_NEED(given, names, neutral) \
+    do { \
+        if (given) break; \
+        (void)dti_fail(DT_EARG, "%s: %s must not be NULL", __func__, names); \
+        return neutral; \
+    } while (0)
+
+/* An enum's value: one of 0..count-1. */
+static dt_err dti_check_enum(const char *who, const char *what, unsigned value, unsigned count) {
+    return value < count ? DT_OK : dti_fail(DT_EARG, "%s: there is no %s number %d", who, what, (int)value);
+}
+
 /* strtod reads the number as this locale would write it; how that is, it shows with one half. */
 DT_API dt_err dt_number_parse(const char *text, double *value) {
     enum { MOST = 400 };
+    DTI_NEED(text && value, "text and value", DT_EARG);
     char half[16], local[8 * MOST], *end = local;
     const size_t digits = strspn(text, "+-.0123456789eE");
     const int point = snprintf(half, sizeof half, "%.1f", 0.5) - 2;
@@ -278,8 +314,18 @@ DT_API double dt_now(void); /* seconds on a clock that only goes forward */
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* Sizes made of a caller's numbers: what does not fit into a size_t becomes SIZE_MAX, which no more
+   factors and terms make small again, and which nobody can allocate. So a formula is written as it
+   is, and checked once, at its end. */
+DTI_INLINE size_t dti_times(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
+DTI_INLINE size_t dti_plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+DTI_INLINE size_t dti_round_up(size_t n, size_t unit) { return dti_plus(n, unit - 1) / unit * unit; }
+
 static void *dti_alloc(size_t bytes) {
-    if (bytes > SIZE_MAX - 128) { dti_fail(DT_ENOMEM, "cannot allocate %zu bytes", bytes); return NULL; }
+    if (bytes > SIZE_MAX / 2) {
+        dti_fail(DT_ENOMEM, "cannot allocate more bytes than there are addresses");
+        return NULL;
+    }
     char *raw = DT_MALLOC(bytes + 128);
     if (!raw) { dti_fail(DT_ENOMEM, "cannot allocate %zu bytes", bytes); return NULL; }
     size_t shift = 128 - ((uintptr_t)raw & 63u); /* 65..128: room for the raw pointer below */
@@ -288,6 +334,8 @@ static void *dti_alloc(size_t bytes) {
     memset(block, 0, bytes);
     return block;
 }
+
+static void *dti_alloc_many(size_t count, size_t each) { return dti_alloc(dti_times(count, each)); }
 
 static void dti_release(void *block) {
     if (!block) return;
@@ -306,7 +354,6 @@ DT_API double dt_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-DTI_INLINE size_t dti_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 DTI_INLINE size_t dti_min_size(size_t a, size_t b) { return a < b ? a : b; }
 DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 #endif
@@ -408,11 +455,12 @@ DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch
 DT_API float dt_uniform(uint32_t bits);
 
 /* dt_permutation: out becomes a permutation of 0..n-1, each equally likely (Fisher and Yates, with
-   Lemire's unbiased bounded numbers). n steps, no memory. */
+   Lemire's unbiased bounded numbers). n steps, no memory. n < 2^32. */
 DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose, uint32_t epoch);
 
 /* dt_hash: 64 bits that change with any bit of the input; chain blocks by passing the last result as
-   start (0 first). FNV-1a's step on 8-byte words with a final mix; for comparison, not for security. */
+   start (0 first). FNV-1a's step on 8-byte words with a final mix; for comparison, not for security. n is 0
+   where bytes is NULL. */
 DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start);
 #endif
 
@@ -457,6 +505,11 @@ DTI_LOCAL void dti_philox_lanes(uint32_t out[4][DT_LANES], uint64_t seed, uint32
 }
 
 DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose, uint32_t epoch) {
+    DTI_NEED(out || n == 0, "out", );
+    if (n > UINT32_MAX) {
+        (void)dti_fail(DT_EARG, "dt_permutation: %zu numbers; at most %lu", n, (unsigned long)UINT32_MAX);
+        return;
+    }
     for (size_t i = 0; i < n; ++i) out[i] = (uint32_t)i;
     dt_philox_block block = { { 0, 0, 0, 0 } };
     uint64_t used = 0;
@@ -475,21 +528,30 @@ DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purp
     }
 }
 
-DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start) {
-    const unsigned char *p = bytes;
+/* Numbers of `each` bytes are hashed as if they lay lowest byte first, as on most machines: elsewhere
+   byte i of a number is found at i ^ (each - 1). */
+DTI_INLINE uint64_t dti_hash_numbers(const void *numbers, size_t n, size_t each, uint64_t start) {
+    static const uint16_t one = 1;
+    const size_t turn = *(const unsigned char *)&one ? 0 : each - 1;
+    const unsigned char *p = numbers;
     uint64_t h = start ^ 0xcbf29ce484222325u ^ (uint64_t)n;
     while (n >= 8) {
         uint64_t word = 0;
-        for (int i = 0; i < 8; ++i) word |= (uint64_t)p[i] << (8 * i); /* little-endian on every machine */
+        for (size_t i = 0; i < 8; ++i) word |= (uint64_t)p[i ^ turn] << (8 * i);
         h = (h ^ word) * 0x100000001b3u;
         h ^= h >> 29;
         p += 8;
         n -= 8;
     }
-    while (n--) h = (h ^ *p++) * 0x100000001b3u;
+    for (size_t i = 0; i < n; ++i) h = (h ^ p[i ^ turn]) * 0x100000001b3u;
     h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdu;
     h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53u;
     return h ^ (h >> 33);
+}
+
+DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start) {
+    DTI_NEED(bytes || n == 0, "bytes", 0);
+    return dti_hash_numbers(bytes, n, 1, start);
 }
 #endif
 
@@ -511,8 +573,9 @@ typedef struct dt_tensor {
     int shape[DT_MAX_RANK];
 } dt_tensor;
 
-DT_API size_t dt_tensor_count(const dt_tensor *t);   /* product of the shape: floats in the tensor */
-/* dt_tensor_at: address of t[i][j][k][l]; indices beyond the rank are ignored. offset = ((i*s1 + j)*s2 + k)*s3 + l */
+DT_API size_t dt_tensor_count(const dt_tensor *t);   /* product of the shape: floats in it; 0 if it is none */
+/* dt_tensor_at: address of t[i][j][k][l]; indices beyond the rank are ignored.
+   offset = ((i*s1 + j)*s2 + k)*s3 + l. NULL where there is no such element. */
 DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l);
 
 /* A named view into a net's one parameter vector: "conv1.weight", its values and its gradient. */
@@ -526,15 +589,30 @@ typedef struct dt_param {
 
 #ifdef DTI_IMPLEMENT
 DT_API size_t dt_tensor_count(const dt_tensor *t) {
+    DTI_NEED(t, "t", 0);
     size_t count = 1;
-    for (int d = 0; d < t->rank; ++d) count *= (size_t)t->shape[d];
+    if (t->rank < 0 || t->rank > DT_MAX_RANK)
+        return dti_fail(DT_ESHAPE, "tensor: a rank of %d; 0..%d", t->rank, DT_MAX_RANK), 0;
+    for (int d = 0; d < t->rank; ++d) {
+        if (t->shape[d] < 0)
+            return dti_fail(DT_ESHAPE, "tensor: size %d of its shape is %d", d, t->shape[d]), 0;
+        count = dti_times(count, (size_t)t->shape[d]);
+    }
+    if (count == SIZE_MAX) return dti_fail(DT_ESHAPE, "tensor: more elements than there are addresses"), 0;
     return count;
 }
 
 DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
+    DTI_NEED(t && t->data, "t and its data", NULL);
     const int index[DT_MAX_RANK] = { i, j, k, l };
     size_t offset = 0;
-    for (int d = 0; d < t->rank; ++d) offset = offset * (size_t)t->shape[d] + (size_t)index[d];
+    if (dt_tensor_count(t) == 0) return NULL;
+    for (int d = 0; d < t->rank; ++d) {
+        if (index[d] < 0 || index[d] >= t->shape[d])
+            return dti_fail(DT_EARG, "tensor: index %d is %d, outside of 0..%d", d, index[d],
+                            t->shape[d] - 1), NULL;
+        offset = offset * (size_t)t->shape[d] + (size_t)index[d];
+    }
     return t->data + offset;
 }
 #endif
@@ -555,7 +633,7 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
 #ifdef DTI_DECLARE
 #define DT_FIXED_UNIT 0x1p-40
 /* dt_fixed_add: sum[i] += fixed(x[i]) for i < n. Returns the index of the first x[i] with !(|x[i]| < limit),
-   with nothing promised about sum then; n if all fitted. limit = dt_fixed_limit(terms). */
+   with nothing promised about sum then; n if all fitted. limit = dt_fixed_limit(terms), at most 2^22. */
 DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit);
 DT_API float dt_fixed_limit(size_t terms);             /* 2^22 / terms, rounded down to a power of two */
 DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n); /* out[i] = sum[i] * 2^-40, rounded once */
@@ -580,7 +658,8 @@ DTI_INLINE int64_t dti_round_to_fixed(float x) {
     memcpy(&h, &big, 8);
     memcpy(&l, &lo, 8);
     memcpy(&m, &magic, 8);
-    return (int64_t)((uint64_t)(h - m) << 24) + (l - m);
+    /* unsigned: what is too large may wrap */
+    return (int64_t)((((uint64_t)h - (uint64_t)m) << 24) + ((uint64_t)l - (uint64_t)m));
 }
 
 /* sum[i] += fixed(x[i]); true if a value did not fit. AVX-512 converts floats to 64-bit integers itself, rounding to
@@ -608,7 +687,9 @@ static bool dti_fixed_block(int64_t *sum, const float *x, size_t n, float limit)
 }
 
 DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit) {
+    DTI_NEED((sum && x) || n == 0, "sum and x", 0);
     size_t done = 0;
+    if (limit > 0x1p22f) limit = 0x1p22f;
     while (done < n) { /* in blocks, so that the test costs one branch a block */
         size_t block = dti_min_size(n - done, 512);
         if (dti_fixed_block(sum + done, x + done, block, limit))
@@ -620,6 +701,7 @@ DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit) 
 }
 
 DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n) {
+    DTI_NEED((out && sum) || n == 0, "out and sum", );
     for (size_t i = 0; i < n; ++i) out[i] = (float)((double)sum[i] * DT_FIXED_UNIT);
 }
 #endif
@@ -662,19 +744,33 @@ DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float
 #include <arm_neon.h>
 #endif
 
+/* Whether a tensor of that shape, sizes all positive, has more bytes than there are addresses. */
+static bool dti_too_many(int a, int b, int c, int d)
+{
+    return dti_times(dti_times((size_t)a, (size_t)b),
+                     dti_times((size_t)c, (size_t)d)) > SIZE_MAX / 2 / sizeof(float);
+}
+
 static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O, int K, int S, int p)
 {
     if (N < 1 || C < 1 || H < 1 || W < 1 || O < 1 || K < 1 || S < 1 || p < 0)
         return dti_fail(DT_ESHAPE, "%s: sizes N=%d C=%d H=%d W=%d O=%d K=%d S=%d must be positive, padding %d must not be negative",
                         who, N, C, H, W, O, K, S, p);
+    if (dti_too_many(N, C, H, W) || dti_too_many(O, C, K, K) || p > (INT_MAX - (H > W ? H : W)) / 2)
+        return dti_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d O=%d K=%d padding %d make more numbers than "
+                        "can be counted", who, N, C, H, W, O, K, p);
     if (H + 2 * p < K || W + 2 * p < K)
         return dti_fail(DT_ESHAPE, "%s: a %dx%d image with padding %d has no room for a %dx%d kernel", who, H, W, p, K, K);
+    if (dti_too_many(N, O, (H + 2 * p - K) / S + 1, (W + 2 * p - K) / S + 1))
+        return dti_fail(DT_ESHAPE, "%s: N=%d O=%d H=%d W=%d padding %d make more outputs than can be counted",
+                        who, N, O, H, W, p);
     return DT_OK;
 }
 
 DT_API dt_err dt_conv2d_naive(float *y, const float *x, const float *w, const float *b,
                               int N, int C, int H, int W, int O, int K, int S, int p)
 {
+    DTI_NEED(y && x && w, "y, x and w", DT_EARG);
     DT_TRY(dti_conv_check("dt_conv2d_naive", N, C, H, W, O, K, S, p));
     const int P = (H + 2 * p - K) / S + 1, Q = (W + 2 * p - K) / S + 1;
     for (int n = 0; n < N; ++n)
@@ -698,6 +794,7 @@ DT_API dt_err dt_conv2d_naive(float *y, const float *x, const float *w, const fl
 DT_API dt_err dt_conv2d_naive_backward_data(float *dx, const float *dy, const float *w,
                                             int N, int C, int H, int W, int O, int K, int S, int p)
 {
+    DTI_NEED(dx && dy && w, "dx, dy and w", DT_EARG);
     DT_TRY(dti_conv_check("dt_conv2d_naive_backward_data", N, C, H, W, O, K, S, p));
     const int P = (H + 2 * p - K) / S + 1, Q = (W + 2 * p - K) / S + 1;
     for (int n = 0; n < N; ++n)
@@ -720,6 +817,7 @@ DT_API dt_err dt_conv2d_naive_backward_data(float *dx, const float *dy, const fl
 DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float *dy, const float *x,
                                                int N, int C, int H, int W, int O, int K, int S, int p)
 {
+    DTI_NEED(dw && dy && x, "dw, dy and x", DT_EARG);
     DT_TRY(dti_conv_check("dt_conv2d_naive_backward_weights", N, C, H, W, O, K, S, p));
     const int P = (H + 2 * p - K) / S + 1, Q = (W + 2 * p - K) / S + 1;
     for (int n = 0; n < N; ++n)
@@ -782,17 +880,21 @@ static dt_err dti_pool_check(const char *who, int N, int C, int H, int W, int K,
 {
     if (N < 1 || C < 1 || H < 1 || W < 1 || K < 1 || S < 1 || K > H || K > W)
         return dti_fail(DT_ESHAPE, "%s: no %dx%d window with stride %d in N=%d C=%d H=%d W=%d", who, K, K, S, N, C, H, W);
+    if (dti_too_many(N, C, H, W))
+        return dti_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d make more numbers than can be counted",
+                        who, N, C, H, W);
     return DT_OK;
 }
 
 DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, int W, int K, int S)
 {
+    DTI_NEED(y && x, "y and x", DT_EARG);
     DT_TRY(dti_pool_check("dt_maxpool2d_naive", N, C, H, W, K, S));
     const int P = (H - K) / S + 1, Q = (W - K) / S + 1;
-    for (int m = 0; m < N * C; ++m)
+    for (size_t m = 0; m < (size_t)N * (size_t)C; ++m)
     for (int i = 0; i < P; ++i)
     for (int j = 0; j < Q; ++j) {
-        const float *corner = x + ((size_t)m * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S);
+        const float *corner = x + (m * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S);
         *y++ = corner[dti_window_maximum(corner, W, K)];
     }
     return DT_OK;
@@ -800,20 +902,32 @@ DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, 
 
 DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const float *x, int N, int C, int H, int W, int K, int S)
 {
+    DTI_NEED(dx && dy && x, "dx, dy and x", DT_EARG);
     DT_TRY(dti_pool_check("dt_maxpool2d_naive_backward", N, C, H, W, K, S));
     const int P = (H - K) / S + 1, Q = (W - K) / S + 1;
-    for (int m = 0; m < N * C; ++m)
+    for (size_t m = 0; m < (size_t)N * (size_t)C; ++m)
     for (int i = 0; i < P; ++i)
     for (int j = 0; j < Q; ++j) {
-        const size_t corner = ((size_t)m * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S);
+        const size_t corner = (m * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S);
         dx[corner + dti_window_maximum(x + corner, W, K)] += *dy++;         /* y = max(x)  =>  dx[argmax] += dy */
     }
     return DT_OK;
 }
 
+static dt_err dti_linear_check(const char *who, int N, int I, int O)
+{
+    if (N < 1 || I < 1 || O < 1)
+        return dti_fail(DT_ESHAPE, "%s: sizes N=%d I=%d O=%d must be positive", who, N, I, O);
+    if (dti_too_many(N, I, 1, 1) || dti_too_many(N, O, 1, 1) || dti_too_many(I, O, 1, 1))
+        return dti_fail(DT_ESHAPE, "%s: N=%d I=%d O=%d make more numbers than can be counted",
+                        who, N, I, O);
+    return DT_OK;
+}
+
 DT_API dt_err dt_linear_naive(float *y, const float *x, const float *w, const float *b, int N, int I, int O)
 {
-    if (N < 1 || I < 1 || O < 1) return dti_fail(DT_ESHAPE, "dt_linear_naive: sizes N=%d I=%d O=%d must be positive", N, I, O);
+    DTI_NEED(y && x && w, "y, x and w", DT_EARG);
+    DT_TRY(dti_linear_check("dt_linear_naive", N, I, O));
     for (size_t n = 0; n < (size_t)N; ++n)
     for (size_t o = 0; o < (size_t)O; ++o) {
         float sum = b ? b[o] : 0.0f;
@@ -826,7 +940,8 @@ DT_API dt_err dt_linear_naive(float *y, const float *x, const float *w, const fl
 DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w,
                                        int N, int I, int O)
 {
-    if (N < 1 || I < 1 || O < 1) return dti_fail(DT_ESHAPE, "dt_linear_naive_backward: sizes N=%d I=%d O=%d must be positive", N, I, O);
+    DTI_NEED(dy && (w || !dx) && (x || !dw), "dy, and w for dx, and x for dw,", DT_EARG);
+    DT_TRY(dti_linear_check("dt_linear_naive_backward", N, I, O));
     for (size_t n = 0; n < (size_t)N; ++n)
     for (size_t o = 0; o < (size_t)O; ++o) {
         const float d = dy[n * (size_t)O + o];
@@ -2372,7 +2487,7 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 typedef struct dt_conv2d_desc {
     int out;                 /* output channels, >= 1 */
     int kernel;              /* K: a square of K x K, 1..15 */
-    int stride;              /* 0 means 1 */
+    int stride;              /* 0 means 1; up to 65536 */
     int padding;             /* zeros around the map, 0..K-1 */
     bool no_bias;
 } dt_conv2d_desc;
@@ -2662,6 +2777,9 @@ typedef struct dt_batch {
     uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
     uint32_t first;          /* position of index[0] in the epoch */
     uint32_t epoch;          /* for dropout's random numbers */
+    /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
+    int channels, height, width;
+    uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
 } dt_batch;
 
 typedef struct dt_build_desc {
@@ -2679,7 +2797,9 @@ typedef struct dt_score {
 DT_API dt_net *dt_net_new(int channels, int height, int width); /* NULL if memory is short */
 DT_API void dt_net_free(dt_net *net);                           /* NULL is allowed */
 
-/* Builders add a layer behind the last one. They remember the first error, dt_net_build returns it. */
+/* Builders add a layer behind the last one. They remember the first error: dt_net_build returns it, and
+   if the net was built already, whatever would run it. No layer may have 2^27 numbers an image. A NULL
+   net (no memory) is passed along. */
 DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc);
 DT_API void dt_maxpool2d(dt_net *net, int kernel);              /* stride = kernel, no padding, floor */
 DT_API void dt_relu(dt_net *net);
@@ -2693,8 +2813,12 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc);
 /* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own; NULL on error. */
 DT_API dt_net *dt_net_clone(const dt_net *net);
 
-DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch); /* remembers the batch; its arrays must outlive the step */
-DT_API void dt_net_training(dt_net *net, bool training);       /* true after build; false turns dropout off */
+/* dt_net_load: remembers the batch; its arrays must outlive the step. DT_ESHAPE, DT_EARG or DT_EDATA if it
+   does not fit the net, and then there is nothing to run until a load succeeds. */
+DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
+/* dt_net_training: true after build; false turns dropout off. A dt_backward needs a
+   dt_forward since it changed. */
+DT_API void dt_net_training(dt_net *net, bool training);
 DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite */
 DT_API dt_err dt_backward(dt_net *net);  /* gradients of this rank's share, overwritten; needs dt_forward before it.
                                             DT_ENUMERIC names the tensor whose gradient is not finite or does not fit */
@@ -2711,14 +2835,15 @@ DT_API float *dt_net_gradients(dt_net *net);                   /* parallel to it
 DT_API int dt_net_param_count(const dt_net *net);
 DT_API const dt_param *dt_net_param(const dt_net *net, int i); /* named views; NULL outside 0..count-1 */
 DT_API const dt_param *dt_net_find(const dt_net *net, const char *name); /* "conv1.weight"; NULL if there is none */
-DT_API uint64_t dt_net_hash(const dt_net *net);                /* 64-bit hash of the parameter vector's bits */
+DT_API uint64_t dt_net_hash(const dt_net *net);                /* of the parameters' bits, on any machine */
 DT_API int dt_net_classes(const dt_net *net);
 DT_API size_t dt_net_bytes(const dt_net *net);                 /* memory the net holds */
 DT_API double dt_net_flops(const dt_net *net);                 /* useful flop of forward and backward for one sample */
 DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt_forward */
-/* logits and log-probabilities of sample i of the batch, after dt_forward; out has dt_net_classes() floats */
-DT_API void dt_net_logits(const dt_net *net, int i, float *out);
-DT_API void dt_net_log_probabilities(const dt_net *net, int i, float *out);
+/* logits and log-probabilities of sample i of the batch, after dt_forward; out has dt_net_classes()
+   floats. DT_EARG if there is no such sample. */
+DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
+DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
 DT_API void dt_net_summary(const dt_net *net, char *text, size_t size); /* one line a layer: name, shape, parameters, flop */
 
 DT_API double dt_score_loss(const dt_score *score);            /* mean loss of a sample; 0 for none */
@@ -2728,12 +2853,15 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 
 #ifdef DTI_IMPLEMENT
 #define DTI_MAX_LAYERS 128
+#define DTI_MAX_IMAGE (INT_MAX / DT_LANES) /* numbers of an image in a layer: an int counts a lane group's */
 #define DTI_SCORE 4          /* slots behind the gradient: score and stop wish travel with it */
 
 struct dt_net {
     dt_err error;            /* the first one a builder met */
     char error_text[256];
-    bool built, training, forwarded;
+    bool built, training;
+    /* there is a batch; its logits; and what dt_backward needs beside them */
+    bool loaded, forwarded, masked;
     int input[3], shape[3];  /* of the images; of the last layer's output while building */
     int layers, params;
     dti_layer layer[DTI_MAX_LAYERS];
@@ -2767,6 +2895,17 @@ static void dti_net_fail(dt_net *net, dt_err code) { /* keeps the first error an
     memcpy(net->error_text, dt_error(), sizeof net->error_text - 1);
 }
 
+/* DT_OK if a net can be run: there is one, its builders have met no error, and it is built. */
+static dt_err dti_ready(const char *who, const dt_net *net) {
+    if (!net) return dti_fail(DT_EARG, "%s: net must not be NULL", who);
+    if (net->error != DT_OK) return dti_fail(net->error, "%s", net->error_text);
+    return net->built ? DT_OK : dti_fail(DT_EARG, "%s: dt_net_build comes first", who);
+}
+
+static bool dti_fits_image(const int shape[3]) {
+    return dti_times(dti_times((size_t)shape[0], (size_t)shape[1]), (size_t)shape[2]) <= DTI_MAX_IMAGE;
+}
+
 DT_API dt_net *dt_net_new(int channels, int height, int width) {
     dt_net *net = dti_alloc(sizeof *net);
     if (!net) return NULL;
@@ -2775,7 +2914,8 @@ DT_API dt_net *dt_net_new(int channels, int height, int width) {
     memcpy(net->shape, shape, sizeof shape);
     net->training = true;
     net->grad_scale = 1.0f;
-    if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 || width > 65536)
+    if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 || width > 65536
+        || !dti_fits_image(shape))
         dti_net_fail(net, dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels, height, width));
     return net;
 }
@@ -2817,6 +2957,12 @@ static dti_layer *dti_add(dt_net *net, dti_kind kind, const char *name) {
 }
 
 static void dti_added(dt_net *net, const dti_layer *l) {
+    if (!dti_fits_image(l->out)) {
+        dti_net_fail(net, dti_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
+                                   dti_layer_classes[l->kind].name, l->name, l->out[0], l->out[1],
+                                   l->out[2], DTI_MAX_IMAGE));
+        return;
+    }
     memcpy(net->shape, l->out, sizeof net->shape);
     ++net->layers;
 }
@@ -2824,10 +2970,16 @@ static void dti_added(dt_net *net, const dti_layer *l) {
 DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
     dti_layer *l = dti_add(net, DTI_CONV2D, name);
     if (!l) return;
+    if (!desc) {
+        dti_net_fail(net, dti_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", name));
+        return;
+    }
     int stride = desc->stride == 0 ? 1 : desc->stride, K = desc->kernel, p = desc->padding;
-    if (desc->out < 1 || desc->out > 65536 || K < 1 || K > 15 || stride < 1 || p < 0 || p >= K) {
-        dti_net_fail(net, dti_fail(DT_EARG, "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out >= 1, "
-                                   "kernel 1..15, stride >= 1, padding 0..kernel-1", name, desc->out, K, desc->stride, p));
+    if (desc->out < 1 || desc->out > 65536 || K < 1 || K > 15 || stride < 1 || stride > 65536
+        || p < 0 || p >= K) {
+        dti_net_fail(net, dti_fail(DT_EARG, "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs "
+                                   "out 1..65536, kernel 1..15, stride 1..65536, padding 0..kernel-1",
+                                   name, desc->out, K, desc->stride, p));
         return;
     }
     if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K) {
@@ -2841,7 +2993,8 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
     l->conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2], .O = l->out[0], .P = l->out[1], .Q = l->out[2],
                           .K = K, .S = stride, .pad = p };
     l->has_bias = !desc->no_bias;
-    l->params = (size_t)desc->out * (size_t)l->in[0] * (size_t)K * (size_t)K + (l->has_bias ? (size_t)desc->out : 0);
+    l->params = dti_plus(dti_times(dti_times((size_t)desc->out, (size_t)l->in[0]), (size_t)(K * K)),
+                         l->has_bias ? (size_t)desc->out : 0);
     l->packed_floats = dti_conv_packed_floats(&l->conv);
     dti_added(net, l);
 }
@@ -2889,14 +3042,14 @@ DT_API void dt_linear(dt_net *net, const char *name, int out) {
     dti_layer *l = dti_add(net, DTI_LINEAR, name);
     if (!l) return;
     if (out < 1 || out > 1 << 20) {
-        dti_net_fail(net, dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs at least 1", name, out));
+        dti_net_fail(net, dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", name, out, 1 << 20));
         return;
     }
     int inputs = dti_inputs(l);
     l->out[0] = out;
     l->out[1] = l->out[2] = 1;
     l->has_bias = true;
-    l->params = (size_t)out * (size_t)inputs + (size_t)out;
+    l->params = dti_times((size_t)out, (size_t)inputs + 1);
     l->packed_floats = dti_linear_packed_floats(inputs, out);
     dti_added(net, l);
 }
@@ -2944,9 +3097,10 @@ static void dti_plan_layers(dt_net *net) {
     }
 }
 
-static void *dti_take(char *base, size_t *used, size_t bytes) { /* the next piece of a block, 64-byte aligned */
+/* The next piece of a block, 64-byte aligned: for so many groups so many things of that size. */
+static void *dti_take(char *base, size_t *used, size_t groups, size_t count, size_t size) {
     void *piece = base ? base + *used : NULL;
-    *used = dti_round_up(*used + bytes, 64);
+    *used = dti_round_up(dti_plus(*used, dti_times(dti_times(groups, count), size)), 64);
     return piece;
 }
 
@@ -2958,23 +3112,23 @@ static size_t dti_layer_scratch(const dti_layer *l) {
    of its two neighbours runs over the whole batch at once. */
 static void dti_plan_activations(dt_net *net, char *base, size_t *used) {
     const size_t G = (size_t)net->max_groups, f = sizeof(float);
-    net->input_lanes = dti_take(base, used, G * net->input_floats * f);
+    net->input_lanes = dti_take(base, used, G, net->input_floats, f);
     float *x = net->input_lanes, *dx = NULL;
     size_t x_stride = net->input_floats, dx_stride = 0;
     for (int i = 0; i < net->layers; ++i) {
         dti_layer *l = &net->layer[i];
         l->x = x; l->x_stride = x_stride; l->dx = dx; l->dx_stride = dx_stride;
-        l->aux = dti_take(base, used, G * l->aux_bytes);
-        l->packed = dti_take(base, used, l->packed_floats * f);
+        l->aux = dti_take(base, used, G, l->aux_bytes, 1);
+        l->packed = dti_take(base, used, 1, l->packed_floats, f);
         if (!l->in_place && !l->absorbed) {
             const dti_layer *maker = l->pooled ? l + 1 : l, *last = maker; /* last: the final in-place layer on this buffer */
             while (last + 1 < net->layer + net->layers && (last + 1)->in_place) ++last;
             const dti_layer *reader = last + 1 < net->layer + net->layers ? last + 1 : NULL;
             bool one_by_one = reader && !reader->whole_batch && !maker->whole_batch;
             x_stride = maker->out_floats;
-            x = dti_take(base, used, G * x_stride * f);
+            x = dti_take(base, used, G, x_stride, f);
             dx_stride = one_by_one ? 0 : x_stride;
-            dx = dti_take(base, used, (one_by_one ? 1 : G) * maker->out_floats * f);
+            dx = dti_take(base, used, one_by_one ? 1 : G, maker->out_floats, f);
         }
         l->y = x; l->y_stride = x_stride; l->dy = dx; l->dy_stride = dx_stride;
     }
@@ -2987,14 +3141,14 @@ static size_t dti_plan(dt_net *net, char *base) {
         if (net->layer[i].params > largest) largest = net->layer[i].params;
         if (dti_layer_scratch(&net->layer[i]) > scratch) scratch = dti_layer_scratch(&net->layer[i]);
     }
-    net->values = dti_take(base, &used, net->count * f);
-    net->grad = dti_take(base, &used, (net->count + DTI_SCORE) * f);
-    net->fixed = dti_take(base, &used, (net->count + DTI_SCORE) * sizeof(int64_t));
-    net->group_grad = dti_take(base, &used, largest * f);
-    net->scratch = dti_take(base, &used, scratch * f);
-    net->sample = dti_take(base, &used, G * DT_LANES * sizeof(uint32_t));
-    net->label = dti_take(base, &used, G * DT_LANES * sizeof(int));
-    net->logp = dti_take(base, &used, G * (size_t)net->shape[0] * DT_LANES * f);
+    net->values = dti_take(base, &used, 1, net->count, f);
+    net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
+    net->fixed = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), sizeof(int64_t));
+    net->group_grad = dti_take(base, &used, 1, largest, f);
+    net->scratch = dti_take(base, &used, 1, scratch, f);
+    net->sample = dti_take(base, &used, G, DT_LANES, sizeof(uint32_t));
+    net->label = dti_take(base, &used, G, DT_LANES, sizeof(int));
+    net->logp = dti_take(base, &used, G, (size_t)net->shape[0] * DT_LANES, f);
     dti_plan_activations(net, base, &used);
     return used;
 }
@@ -3041,6 +3195,7 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     if (!net) return dti_fail(DT_ENOMEM, "net: no memory for the net itself");
     if (net->error != DT_OK) return dti_fail(net->error, "%s", net->error_text);
     if (net->built) return dti_fail(DT_EARG, "net: built already");
+    DTI_NEED(desc, "desc", DT_EARG);
     if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
     if (net->layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
     if (net->shape[1] != 1 || net->shape[2] != 1)
@@ -3049,10 +3204,11 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     net->desc = *desc;
     net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
     net->input_floats = (size_t)net->input[0] * (size_t)net->input[1] * (size_t)net->input[2] * DT_LANES;
+    net->count = 0; /* a build that failed, for want of memory perhaps, may be tried again */
     for (int i = 0; i < net->layers; ++i) {
         dti_layer *l = &net->layer[i];
         l->weight = net->count;
-        net->count += l->params;
+        net->count = dti_plus(net->count, l->params);
         l->bias = net->count - (size_t)(l->has_bias ? l->out[0] : 0);
     }
     if (net->count == 0) return dti_fail(DT_EARG, "net: it has no parameters");
@@ -3060,8 +3216,8 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     dti_plan_layers(net);
     net->bytes = dti_plan(net, NULL);
     size_t names = 2 * (size_t)net->layers;
-    net->param = dti_alloc(names * (sizeof(dt_param) + sizeof *net->param_name));
-    if (!net->param || !(net->block = dti_alloc(net->bytes))) return DT_ENOMEM;
+    if (!net->param) net->param = dti_alloc_many(names, sizeof(dt_param) + sizeof *net->param_name);
+    if (!net->param || !(net->block = dti_alloc(net->bytes))) return net->count = 0, DT_ENOMEM;
     net->param_name = (char (*)[48])(void *)(net->param + names);
     dti_plan(net, net->block);
     dti_name_params(net);
@@ -3072,6 +3228,7 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
 }
 
 DT_API dt_net *dt_net_clone(const dt_net *net) {
+    if (dti_ready(__func__, net) != DT_OK) return NULL;
     dt_net *twin = dti_alloc(sizeof *twin);
     if (!twin) return NULL;
     *twin = *net;
@@ -3079,7 +3236,7 @@ DT_API dt_net *dt_net_clone(const dt_net *net) {
     twin->param = NULL;
     twin->layer_seconds = NULL;
     twin->built = false;
-    twin->forwarded = false;
+    twin->loaded = twin->forwarded = twin->masked = false;
     twin->params = twin->groups = 0;
     twin->count = 0;
     for (int i = 0; i < twin->layers; ++i) /* the plan is made anew */
@@ -3102,17 +3259,53 @@ DT_API dt_net *dt_net_clone(const dt_net *net) {
    gradient is added to the exact sums [S3.2] (or to the float gradient). The
    share of a group does not depend on which other groups this rank holds. */
 #ifdef DTI_IMPLEMENT
-DT_API void dt_net_training(dt_net *net, bool training) { net->training = training; }
+DT_API void dt_net_training(dt_net *net, bool training) {
+    DTI_NEED(net, "net", );
+    if (net->training != training) net->masked = false;
+    net->training = training;
+}
 
-DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
-    if (!net->built) return dti_fail(DT_EARG, "net: dt_net_build comes first");
+/* Images of that shape, one mean and deviation a channel. */
+static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height, int width,
+                               const float *mean, const float *std) {
+    const int *in = net->input;
+    if (channels != in[0] || height != in[1] || width != in[2])
+        return dti_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
+                        channels, height, width, in[0], in[1], in[2]);
+    for (int c = 0; c < channels; ++c)
+        if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
+            return dti_fail(DT_EARG, "%s: channel %d has the mean %g and the standard deviation %g; needs "
+                            "numbers, the second above 0", name, c, (double)mean[c], (double)std[c]);
+    return DT_OK;
+}
+
+static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
+    const bool told = batch->channels || batch->height || batch->width;
+    const int *in = net->input;
+    if (batch->count && !(batch->pixels && batch->labels && batch->mean && batch->std && batch->index))
+        return dti_fail(DT_EARG, "net: of a batch of %u samples, pixels, labels, mean, std and index must "
+                        "not be NULL", (unsigned)batch->count);
     if (batch->count > (uint32_t)net->max_groups * DT_LANES)
         return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count, net->max_groups * DT_LANES);
     if (batch->global_count < batch->count || batch->global_count < 1)
         return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch", (unsigned)batch->count, (unsigned)batch->global_count);
+    for (uint32_t i = 0; i < batch->count; ++i)
+        if (batch->rows && batch->index[i] >= batch->rows)
+            return dti_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i,
+                            (unsigned)batch->index[i], (unsigned)batch->rows);
+    if (batch->count == 0) return DT_OK;
+    if (!told) return dti_check_images(net, "the batch", in[0], in[1], in[2], batch->mean, batch->std);
+    return dti_check_images(net, "the batch", batch->channels, batch->height, batch->width, batch->mean,
+                            batch->std);
+}
+
+DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
+    DT_TRY(dti_ready(__func__, net));
+    net->loaded = net->forwarded = net->masked = false;
+    DTI_NEED(batch, "batch", DT_EARG);
+    DT_TRY(dti_check_batch(net, batch));
     net->batch = *batch;
     net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
-    net->forwarded = false;
     for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
         net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
         net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
@@ -3120,6 +3313,7 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
             return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes", (unsigned)net->sample[i],
                             net->label[i], net->shape[0]);
     }
+    net->loaded = true;
     return DT_OK;
 }
 
@@ -3230,7 +3424,9 @@ static dt_err dti_score_group(dt_net *net, int g) {
 }
 
 DT_API dt_err dt_forward(dt_net *net) {
-    if (!net->built || !net->batch.pixels) return dti_fail(DT_EARG, "net: dt_net_build and dt_net_load come first");
+    DT_TRY(dti_ready(__func__, net));
+    if (!net->loaded) return dti_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
+    net->forwarded = net->masked = false;
     dti_pass run = dti_pass_of(net);
     net->score = (dt_score){ 0, 0, 0 };
     for (int i = 0; i < net->layers; ++i)
@@ -3246,7 +3442,7 @@ DT_API dt_err dt_forward(dt_net *net) {
         }
     }
     for (int g = 0; g < net->groups; ++g) DT_TRY(dti_score_group(net, g));
-    net->forwarded = true;
+    net->forwarded = net->masked = true;
     return DT_OK;
 }
 
@@ -3271,6 +3467,7 @@ static dt_err dti_add_gradient(dt_net *net, const dti_layer *l, float limit) {
 }
 
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
+    DTI_NEED(net, "net", );
     net->on_gradient = fn;
     net->on_gradient_user = user;
 }
@@ -3299,7 +3496,8 @@ static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int first, 
 }
 
 DT_API dt_err dt_backward(dt_net *net) {
-    if (!net->forwarded) return dti_fail(DT_EARG, "net: dt_forward comes before dt_backward");
+    DT_TRY(dti_ready(__func__, net));
+    if (!net->masked) return dti_fail(DT_EARG, "net: dt_forward comes before dt_backward");
     const int classes = net->shape[0];
     const float scale = net->grad_scale / (float)net->batch.global_count;
     const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
@@ -3334,24 +3532,37 @@ DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_second
 #endif
 
 #ifdef DTI_IMPLEMENT
-DT_API size_t dt_net_count(const dt_net *net) { return net->count; }
-DT_API float *dt_net_values(dt_net *net) { return net->values; }
-DT_API float *dt_net_gradients(dt_net *net) { return net->grad; }
-DT_API int dt_net_param_count(const dt_net *net) { return net->params; }
-DT_API int dt_net_classes(const dt_net *net) { return net->shape[0]; }
-DT_API size_t dt_net_bytes(const dt_net *net) { return net->bytes + sizeof *net; }
-DT_API dt_score dt_net_score(const dt_net *net) { return net->score; }
-DT_API int dt_net_layers(const dt_net *net) { return net->layers; }
-DT_API uint64_t dt_net_hash(const dt_net *net) { return dt_hash(net->values, net->count * sizeof(float), 0); }
+DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
+DT_API float *dt_net_values(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->values : NULL; }
+DT_API float *dt_net_gradients(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->grad : NULL; }
+DT_API int dt_net_param_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->params; }
+DT_API int dt_net_classes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->shape[0]; }
+DT_API size_t dt_net_bytes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->bytes + sizeof *net; }
+DT_API dt_score dt_net_score(const dt_net *net) {
+    DTI_NEED(net, "net", ((dt_score){ 0, 0, 0 }));
+    return net->score;
+}
+DT_API int dt_net_layers(const dt_net *net) { DTI_NEED(net, "net", 0); return net->layers; }
+
+static uint64_t dti_hash_floats(const float *x, size_t n) {
+    return dti_hash_numbers(x, n * sizeof *x, sizeof *x, 0);
+}
+
+DT_API uint64_t dt_net_hash(const dt_net *net) {
+    return dti_ready(__func__, net) == DT_OK ? dti_hash_floats(net->values, net->count) : 0;
+}
 
 DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
-    return i >= 0 && i < net->params ? &net->param[i] : NULL;
+    DTI_NEED(net, "net", NULL);
+    return i >= 0 && i < net->params ? &net->param[i]
+        : (dti_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
 }
 
 DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
+    DTI_NEED(net && name, "net and name", NULL);
     for (int i = 0; i < net->params; ++i)
         if (strcmp(net->param[i].name, name) == 0) return &net->param[i];
-    return NULL;
+    return dti_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
 }
 
 static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
@@ -3359,13 +3570,25 @@ static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, in
     for (int k = 0; k < net->shape[0]; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
 }
 
-DT_API void dt_net_logits(const dt_net *net, int i, float *out) {
-    const dti_layer *last = &net->layer[net->layers - 1];
-    dti_lane_out(net, last->y, last->y_stride, i, out);
+static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
+    DT_TRY(dti_ready(who, net));
+    if (!net->forwarded) return dti_fail(DT_EARG, "%s: dt_forward comes first", who);
+    if (i < 0 || (uint32_t)i >= net->batch.count)
+        return dti_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i, (unsigned)net->batch.count);
+    return out ? DT_OK : dti_fail(DT_EARG, "%s: out must not be NULL", who);
 }
 
-DT_API void dt_net_log_probabilities(const dt_net *net, int i, float *out) {
+DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out) {
+    DT_TRY(dti_check_lane(__func__, net, i, out));
+    const dti_layer *last = &net->layer[net->layers - 1];
+    dti_lane_out(net, last->y, last->y_stride, i, out);
+    return DT_OK;
+}
+
+DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
+    DT_TRY(dti_check_lane(__func__, net, i, out));
     dti_lane_out(net, net->logp, (size_t)net->shape[0] * DT_LANES, i, out);
+    return DT_OK;
 }
 
 static double dti_layer_macs(const dti_layer *l) { /* multiply-adds of one image's forward pass */
@@ -3375,6 +3598,7 @@ static double dti_layer_macs(const dti_layer *l) { /* multiply-adds of one image
 }
 
 DT_API double dt_net_flops(const dt_net *net) {
+    DTI_NEED(net, "net", 0.0);
     double flops = 0.0; /* forward and backward-weights, and backward-data where it is needed: 2 flop a multiply-add each */
     for (int i = 0; i < net->layers; ++i) flops += 2.0 * dti_layer_macs(&net->layer[i]) * (net->layer[i].needs_dx ? 3.0 : 2.0);
     return flops;
@@ -3382,7 +3606,9 @@ DT_API double dt_net_flops(const dt_net *net) {
 
 DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
     size_t used = 0;
+    DTI_NEED(text || size == 0, "text", );
     if (size) text[0] = '\0';
+    DTI_NEED(net, "net", );
     for (int i = 0; i < net->layers && used < size; ++i) {
         const dti_layer *l = &net->layer[i];
         used += dti_print(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n", l->name,
@@ -3391,28 +3617,35 @@ DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
 }
 
 DT_API dt_err dt_net_profile(dt_net *net, bool on) {
+    DT_TRY(dti_ready(__func__, net));
     dti_release(net->layer_seconds);
     net->layer_seconds = NULL;
-    if (on && !(net->layer_seconds = dti_alloc((size_t)net->layers * 2 * sizeof(double)))) return DT_ENOMEM;
+    if (on && !(net->layer_seconds = dti_alloc_many((size_t)net->layers * 2, sizeof(double))))
+        return DT_ENOMEM;
     return DT_OK;
 }
 
 DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds) {
-    if (i < 0 || i >= net->layers) return NULL;
+    DTI_NEED(net, "net", NULL);
+    if (i < 0 || i >= net->layers)
+        return dti_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->layers - 1), NULL;
     if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
     if (backward_seconds) *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
     return net->layer[i].name;
 }
 
 DT_API double dt_score_loss(const dt_score *score) {
+    DTI_NEED(score, "score", 0.0);
     return score->count ? (double)score->loss_fixed * 0x1p-24 / (double)score->count : 0.0;
 }
 
 DT_API double dt_score_accuracy(const dt_score *score) {
+    DTI_NEED(score, "score", 0.0);
     return score->count ? (double)score->correct / (double)score->count : 0.0;
 }
 
 DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
+    DTI_NEED(sum && more, "sum and more", );
     sum->loss_fixed += more->loss_fixed;
     sum->correct += more->correct;
     sum->count += more->count;
@@ -3476,9 +3709,10 @@ static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* f
 static dt_optimizer *dti_optimizer_new(dt_net *net, bool is_adam, float lr) {
     const char *name = is_adam ? "adam" : "sgd";
     if (!net || !net->built) { dti_fail(DT_EARG, "%s: the net must be built first", name); return NULL; }
+    if (dti_ready(name, net) != DT_OK) return NULL;
     if (!(lr > 0.0f && lr <= FLT_MAX)) { dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr); return NULL; }
     size_t head = dti_round_up(sizeof(dt_optimizer), 64), vector = dti_round_up(net->count * sizeof(float), 64);
-    char *block = dti_alloc(head + vector * (is_adam ? 2 : 1));
+    char *block = dti_alloc(dti_plus(head, dti_times(vector, is_adam ? 2 : 1)));
     if (!block) return NULL;
     dt_optimizer *opt = (dt_optimizer *)(void *)block;
     opt->net = net;
@@ -3491,6 +3725,7 @@ static dt_optimizer *dti_optimizer_new(dt_net *net, bool is_adam, float lr) {
 }
 
 DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
+    DTI_NEED(d, "desc", NULL);
     if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) || !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
         dti_fail(DT_EARG, "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening at most 1",
                  (double)d->momentum, (double)d->dampening, (double)d->weight_decay);
@@ -3506,6 +3741,7 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
 }
 
 DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
+    DTI_NEED(d, "desc", NULL);
     if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f && d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
         dti_fail(DT_EARG, "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight decay >= 0",
                  (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
@@ -3517,16 +3753,21 @@ DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
 }
 
 DT_API void dt_optimizer_free(dt_optimizer *opt) { dti_release(opt); }
-DT_API float dt_optimizer_lr(const dt_optimizer *opt) { return opt->lr; }
-DT_API const char *dt_optimizer_name(const dt_optimizer *opt) { return opt->is_adam ? "adam" : "sgd"; }
+DT_API float dt_optimizer_lr(const dt_optimizer *opt) { DTI_NEED(opt, "opt", 0.0f); return opt->lr; }
+DT_API const char *dt_optimizer_name(const dt_optimizer *opt) {
+    DTI_NEED(opt, "opt", "?");
+    return opt->is_adam ? "adam" : "sgd";
+}
 
 DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
+    DTI_NEED(opt, "opt", DT_EARG);
     if (!(lr > 0.0f && lr <= FLT_MAX)) return dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", dt_optimizer_name(opt), (double)lr);
     opt->lr = lr;
     return DT_OK;
 }
 
 DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
+    DTI_NEED(opt && net, "opt and net", NULL);
     if (net->count != opt->net->count) { dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->net->count, net->count); return NULL; }
     dt_optimizer *twin = dti_optimizer_new(net, opt->is_adam, opt->lr);
     if (twin) { twin->sgd = opt->sgd; twin->adam = opt->adam; }
@@ -3534,6 +3775,7 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
 }
 
 DT_API void dt_optimizer_reset(dt_optimizer *opt) {
+    DTI_NEED(opt, "opt", );
     memset(opt->first, 0, opt->net->count * sizeof(float));
     if (opt->second) memset(opt->second, 0, opt->net->count * sizeof(float));
     opt->steps = 0;
@@ -3598,8 +3840,11 @@ static void dti_change(dt_optimizer *opt, float *out, bool add) {
     ++opt->steps;
 }
 
-DT_API void dt_optimizer_step(dt_optimizer *opt) { dti_change(opt, NULL, true); }
-DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) { dti_change(opt, out, false); }
+DT_API void dt_optimizer_step(dt_optimizer *opt) { DTI_NEED(opt, "opt", ); dti_change(opt, NULL, true); }
+DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) {
+    DTI_NEED(opt && out, "opt and out", );
+    dti_change(opt, out, false);
+}
 #endif
 
 /* ==== [S8] Communicator ====================================================
@@ -3644,8 +3889,9 @@ DT_API const char *dt_comm_backend_name(const dt_comm *comm);    /* "alone", "th
 DT_API void dt_comm_abort(dt_comm *comm, int exit_code);
 
 #ifdef DTRAIN_WITH_THREADS
-/* Runs fn(comm, arg) on p ranks at once, each a thread; rank 0 is the caller's own. Returns when all have returned:
-   DT_OK, or the error of the first rank that failed. A rank that returns an error frees the others from waiting. */
+/* Runs fn(comm, arg) on p ranks at once, 1..1024, each a thread; rank 0 is the caller's own. Returns when
+   all have returned: DT_OK, or the error of the first rank that failed. A rank that returns an error frees
+   the others from waiting. */
 DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg);
 #endif
 
@@ -3721,7 +3967,8 @@ DT_API dt_err dt_comm_set_algorithm(dt_comm *comm, dt_algorithm algorithm);
 DT_API dt_err dt_broadcast(dt_comm *comm, void *buf, size_t bytes, int root);
 
 /* One message to, or from, one rank. Both sides give the same size and tag (0 .. 32000), or DT_ECOMM. A send may wait
-   until the other side receives, so two ranks that send to each other first may wait for ever: use dt_sendrecv. */
+   until the other side receives, so two ranks that send to each other first may wait for ever: use
+   dt_sendrecv. To oneself: dt_sendrecv with to and from alike, else DT_EARG. */
 DT_API dt_err dt_send(dt_comm *comm, const void *buf, size_t bytes, int to, int tag);
 DT_API dt_err dt_recv(dt_comm *comm, void *buf, size_t bytes, int from, int tag);
 DT_API dt_err dt_sendrecv(dt_comm *comm, const void *send, size_t send_bytes, int to,
@@ -3752,8 +3999,9 @@ DT_API dt_err dt_allreduce_start(dt_comm *comm, const dt_allreduce_desc *desc, d
 DT_API dt_err dt_allreduce_test(dt_comm *comm, dt_request *request, bool *done);
 DT_API dt_err dt_allreduce_wait(dt_comm *comm, dt_request *request);
 
-/* What rank does in step k of an all-reduce of n elements over p ranks: the algorithms as data, for pictures, for
-   counting, and for running them. False where the algorithm has no step k (and for DT_MPI, DT_SHARED, DT_AUTO). */
+/* What rank does in step k of an all-reduce of n elements over p ranks, at most 65536: the algorithms as
+   data, for pictures, for counting, and for running them. False where the algorithm has no step k (and for
+   DT_MPI, DT_SHARED, DT_AUTO). */
 typedef struct dt_step {
     int    to;   size_t send_at, send_n;    /* to   < 0: sends nothing */
     int    from; size_t recv_at, recv_n;    /* from < 0: receives nothing */
@@ -3817,7 +4065,7 @@ static bool dti_step_naive(int k, int rank, int p, size_t n, dt_step *s) {
         return k < 2;
     }
     if (k < p - 1) dti_step_recv(s, k + 1, 0, n, true);
-    else           dti_step_send(s, k + 2 - p, 0, n);
+    else           dti_step_send(s, k - p + 2, 0, n);
     return k < 2 * (p - 1);
 }
 
@@ -3928,6 +4176,7 @@ DT_API const char *dt_algorithm_name(dt_algorithm algorithm) {
 }
 
 DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out) {
+    DTI_NEED(name && out, "name and out", DT_EARG);
     for (int a = 0; a < DT_ALGORITHMS; ++a)
         if (strcmp(name, dti_algorithms[a].name) == 0) {
             *out = (dt_algorithm)a;
@@ -3945,7 +4194,11 @@ static bool dti_schedule_step(dti_schedule *schedule, int k, int rank, int p, si
 }
 
 DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, size_t n, dt_step *step) {
-    return (unsigned)algorithm < DT_ALGORITHMS && dti_algorithms[algorithm].schedule
+    DTI_NEED(step, "step", false);
+    if (k < 0 || p < 1 || p > 65536 || rank < 0 || rank >= p || (unsigned)algorithm >= DT_ALGORITHMS)
+        return dti_fail(DT_EARG, "all-reduce: there is no step %d of rank %d of %d with algorithm %d",
+                        k, rank, p, (int)algorithm), false;
+    return dti_algorithms[algorithm].schedule
         && dti_schedule_step(dti_algorithms[algorithm].schedule, k, rank, p, n, step);
 }
 
@@ -4132,17 +4385,37 @@ static size_t dti_block_bytes(int p) {
     return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_comm_line) + DTI_DEPTH * dti_block_chunk(p));
 }
 
-DT_API int dt_comm_rank(const dt_comm *c) { return c->rank; }
-DT_API int dt_comm_size(const dt_comm *c) { return c->size; }
-DT_API int dt_comm_hosts(const dt_comm *c) { return c->hosts; }
-DT_API const char *dt_comm_host(const dt_comm *c, int rank) { return rank >= 0 && rank < c->size ? c->host[rank] : "?"; }
-DT_API const char *dt_comm_backend_name(const dt_comm *c) { return c->backend->name; }
-DT_API dt_comm_cost dt_comm_times(const dt_comm *c) { return c->cost; }
-DT_API void dt_comm_abort(dt_comm *c, int exit_code) { c->backend->stop(c, exit_code); }
+DT_API int dt_comm_rank(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->rank; }
+DT_API int dt_comm_size(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->size; }
+DT_API int dt_comm_hosts(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->hosts; }
+DT_API const char *dt_comm_backend_name(const dt_comm *c) {
+    DTI_NEED(c, "comm", "?");
+    return c->backend->name;
+}
+DT_API dt_comm_cost dt_comm_times(const dt_comm *c) {
+    DTI_NEED(c, "comm", ((dt_comm_cost){ .wait = 0.0 }));
+    return c->cost;
+}
+DT_API void dt_comm_abort(dt_comm *c, int exit_code) {
+    DTI_NEED(c, "comm", );
+    c->backend->stop(c, exit_code);
+}
+
+static dt_err dti_check_rank(const dt_comm *c, const char *who, int rank) {
+    return rank >= 0 && rank < c->size ? DT_OK
+        : dti_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
+}
+
+DT_API const char *dt_comm_host(const dt_comm *c, int rank) {
+    DTI_NEED(c, "comm", "?");
+    return dti_check_rank(c, __func__, rank) == DT_OK ? c->host[rank] : "?";
+}
 
 /* Spinning pays only while every rank has a core; a test of shared memory takes well under a microsecond, and a rank
    that is later than 20 microseconds will be a good deal later. */
 DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
+    DTI_NEED(c, "comm", );
+    if (dti_check_enum(__func__, "way to wait", wait, DT_WAIT_SLEEP + 1u) != DT_OK) return;
     int cores = dt_cores();
     bool enough = c->here <= cores;
     c->wait_auto = wait == DT_WAIT_AUTO;
@@ -4440,7 +4713,8 @@ static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
 }
 
 DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
-    if (p < 1) return dti_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1 or more", p);
+    if (p < 1 || p > 1024) return dti_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
+    DTI_NEED(fn, "fn", DT_EARG);
     dti_board *board = NULL;
     dti_cell *cells = NULL;
     dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
@@ -4790,15 +5064,27 @@ static dt_err dti_pick(const dt_comm *c, dt_algorithm *a) {
 }
 
 DT_API dt_err dt_comm_set_algorithm(dt_comm *c, dt_algorithm algorithm) {
+    DTI_NEED(c, "comm", DT_EARG);
     dt_algorithm a = algorithm;
     DT_TRY(a == DT_AUTO ? DT_OK : dti_pick(c, &a));
     c->algorithm = algorithm;
     return DT_OK;
 }
 
+static dt_err dti_check_reduce(const dt_allreduce_desc *d) {
+    DT_TRY(dti_check_enum("all-reduce", "type", d->type, DT_I64 + 1u));
+    DT_TRY(dti_check_enum("all-reduce", "operation", d->op, DT_MAX + 1u));
+    if (!d->buf && d->n) return dti_fail(DT_EARG, "all-reduce: buf must not be NULL");
+    if (d->n > SIZE_MAX / 16)
+        return dti_fail(DT_EARG, "all-reduce: %zu elements are more than memory can hold", d->n);
+    return DT_OK;
+}
+
 DT_API dt_err dt_allreduce_start(dt_comm *c, const dt_allreduce_desc *desc, dt_request *request) {
+    DTI_NEED(c && desc && request, "comm, desc and request", DT_EARG);
     dt_allreduce_desc d = *desc;
     request->number = 0;
+    DT_TRY(dti_check_reduce(&d));
     DT_TRY(dti_pick(c, &d.algorithm));
     if (c->size == 1) return DT_OK;
     dti_schedule *schedule = dti_algorithms[d.algorithm].schedule;
@@ -4807,6 +5093,7 @@ DT_API dt_err dt_allreduce_start(dt_comm *c, const dt_allreduce_desc *desc, dt_r
 }
 
 DT_API dt_err dt_allreduce_test(dt_comm *c, dt_request *request, bool *done) {
+    DTI_NEED(c && request && done, "comm, request and done", DT_EARG);
     *done = true;
     if (request->number == 0) return DT_OK;
     DT_TRY(dti_progress(c));
@@ -4816,6 +5103,7 @@ DT_API dt_err dt_allreduce_test(dt_comm *c, dt_request *request, bool *done) {
 }
 
 DT_API dt_err dt_allreduce_wait(dt_comm *c, dt_request *request) {
+    DTI_NEED(c && request, "comm and request", DT_EARG);
     uint64_t number = request->number;
     request->number = 0;
     return number ? dti_flight_wait(c, number) : DT_OK;
@@ -4829,13 +5117,18 @@ DT_API dt_err dt_allreduce(dt_comm *c, void *buf, size_t n, dt_type type, dt_op 
 
 DT_API dt_err dt_broadcast(dt_comm *c, void *buf, size_t bytes, int root) {
     dt_request request;
-    if (root < 0 || root >= c->size) return dti_fail(DT_EARG, "broadcast: root %d is not a rank of 0..%d", root, c->size - 1);
+    DTI_NEED(c && (buf || bytes == 0), "comm and buf", DT_EARG);
+    DT_TRY(dti_check_rank(c, "broadcast: root", root));
     DT_TRY(dti_flight_start(c, &(dt_allreduce_desc){ .buf = buf, .n = bytes }, dti_step_broadcast, 1, root, &request));
     return dt_allreduce_wait(c, &request);
 }
 
 DT_API dt_err dt_allgather(dt_comm *c, const void *mine, size_t bytes, void *all) {
     dt_request request;
+    DTI_NEED(c && ((mine && all) || bytes == 0), "comm, mine and all", DT_EARG);
+    if (dti_times(bytes, (size_t)c->size) > SIZE_MAX / 2)
+        return dti_fail(DT_EARG, "allgather: %zu bytes of each rank are more than memory can hold",
+                        bytes);
     if (bytes) memcpy((char *)all + (size_t)c->rank * bytes, mine, bytes);
     DT_TRY(dti_flight_start(c, &(dt_allreduce_desc){ .buf = all, .n = bytes * (size_t)c->size }, dti_step_allgather, 1, 0,
                             &request));
@@ -4863,8 +5156,12 @@ static dt_err dti_messages_wait(dt_comm *c, dti_message *out, dti_message *in) {
     return error;
 }
 
-static dt_err dti_message_check(const dt_comm *c, const char *what, int peer, int tag) {
-    if (peer < 0 || peer >= c->size) return dti_fail(DT_EARG, "%s: %d is not a rank of 0..%d", what, peer, c->size - 1);
+/* Alone, a message to oneself would wait for ever for its other half. */
+static dt_err dti_message_check(const dt_comm *c, const char *what, int peer, int tag, bool both) {
+    DT_TRY(dti_check_rank(c, what, peer));
+    if (peer == c->rank && !both)
+        return dti_fail(DT_EARG, "%s: rank %d to itself; only dt_sendrecv can do that, to and from",
+                        what, peer);
     if (tag < 0 || tag > 32000)      return dti_fail(DT_EARG, "%s: tag %d is not in 0..32000", what, tag);
     return DT_OK;
 }
@@ -4877,22 +5174,25 @@ static void *dti_unconst(const void *p) {
 
 DT_API dt_err dt_send(dt_comm *c, const void *buf, size_t bytes, int to, int tag) {
     dti_message out = { 0 }, in = { 0 };
-    DT_TRY(dti_message_check(c, "send", to, tag));
+    DTI_NEED(c && (buf || bytes == 0), "comm and buf", DT_EARG);
+    DT_TRY(dti_message_check(c, "send", to, tag, false));
     DT_TRY(dti_post(c, &out, false, dti_unconst(buf), bytes, to, DTI_FLIGHTS, tag));
     return dti_messages_wait(c, &out, &in);
 }
 
 DT_API dt_err dt_recv(dt_comm *c, void *buf, size_t bytes, int from, int tag) {
     dti_message out = { 0 }, in = { 0 };
-    DT_TRY(dti_message_check(c, "recv", from, tag));
+    DTI_NEED(c && (buf || bytes == 0), "comm and buf", DT_EARG);
+    DT_TRY(dti_message_check(c, "recv", from, tag, false));
     DT_TRY(dti_post(c, &in, true, buf, bytes, from, DTI_FLIGHTS, tag));
     return dti_messages_wait(c, &out, &in);
 }
 
 DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from, int tag) {
     dti_message out = { 0 }, in = { 0 };
-    DT_TRY(dti_message_check(c, "sendrecv", to, tag));
-    DT_TRY(dti_message_check(c, "sendrecv", from, tag));
+    DTI_NEED(c && (send || send_bytes == 0) && (recv || recv_bytes == 0), "comm, send and recv", DT_EARG);
+    DT_TRY(dti_message_check(c, "sendrecv", to, tag, to == from));
+    DT_TRY(dti_message_check(c, "sendrecv", from, tag, to == from));
     DT_TRY(dti_post(c, &in, true, recv, recv_bytes, from, DTI_FLIGHTS, tag));
     DT_TRY(dti_post(c, &out, false, dti_unconst(send), send_bytes, to, DTI_FLIGHTS, tag));
     return dti_messages_wait(c, &out, &in);
@@ -5067,12 +5367,23 @@ static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
 }
 
 DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
+    int started = 0, ended = 0;
+    DTI_NEED(mpi_comm_pointer, "mpi_comm_pointer", NULL);
+    MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    if (!started || ended)
+        return dti_fail(DT_EARG, "dt_comm_from_mpi: MPI %s",
+                        ended ? "has ended" : "has not been started"), NULL;
+    if (*(const MPI_Comm *)mpi_comm_pointer == MPI_COMM_NULL)
+        return dti_fail(DT_EARG, "dt_comm_from_mpi: the group is MPI_COMM_NULL"), NULL;
     return dti_mpi_wrap(*(const MPI_Comm *)mpi_comm_pointer, false);
 }
 
 DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
-    int started = 0, level = 0;
+    int started = 0, ended = 0, level = 0;
     MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    if (ended) return dti_fail(DT_EARG, "MPI has ended, and cannot be started again"), NULL;
     if (!started) dti_shm_avoid();
     if (!started && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return dti_fail(DT_ECOMM, "MPI did not start"), NULL;
@@ -5143,7 +5454,8 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 DT_API void dt_comm_progress(dt_comm *comm, uint64_t step, const char *what);
 DT_API void dt_comm_phase(dt_comm *comm, const char *what);
 
-/* Seconds; 0 is the default: the larger of 5 seconds and 100 median steps. Environment: DTRAIN_PATIENCE. */
+/* Seconds, below four million; 0 is the default: the larger of 5 seconds and 100 median steps.
+   Environment: DTRAIN_PATIENCE. */
 DT_API void dt_comm_set_patience(dt_comm *comm, double seconds);
 
 /* Starts this host's watcher, which writes to the file descriptor fd (2: standard error), or nowhere but still ends the
@@ -5153,10 +5465,11 @@ DT_API void dt_comm_set_patience(dt_comm *comm, double seconds);
 DT_API dt_err dt_comm_watch(dt_comm *comm, int fd);
 
 /* True on the first rank of a host that asks: it is the one to print its error, then to call dt_comm_abort. Where an error
-   meets every rank alike, that makes one line of many. */
+   meets every rank alike, that makes one line of many. True for NULL: who has no
+   communicator speaks for itself. */
 DT_API bool dt_comm_may_speak(dt_comm *comm);
 
-/* That line: "rank 2 (vm), step 17: " and dt_error(). With one rank: dt_error() alone. */
+/* That line: "rank 2 (vm), step 17: " and dt_error(). With one rank, or NULL: dt_error() alone. */
 DT_API void dt_comm_complaint(const dt_comm *comm, char *text, size_t size);
 
 /* DT_ECOMM on every rank, naming the first rank that differs and what differs, unless `hash` is the same on all. A rank is
@@ -5217,7 +5530,14 @@ static void dti_be_patient(dt_comm *c, double seconds) {
     if (c->board && seconds >= 0.0 && seconds < 4e6) DTI_SET(c->board->patience, (uint32_t)(seconds * 1000.0));
 }
 
-DT_API void dt_comm_set_patience(dt_comm *c, double seconds) { dti_be_patient(c, seconds); }
+DT_API void dt_comm_set_patience(dt_comm *c, double seconds) {
+    DTI_NEED(c, "comm", );
+    if (!(seconds >= 0.0 && seconds < 4e6)) {
+        (void)dti_fail(DT_EARG, "patience of %g seconds; needs 0 to 4000000", seconds);
+        return;
+    }
+    dti_be_patient(c, seconds);
+}
 
 /* ---- sentences, built without the C library: after a fork only few of its functions may be called ---- */
 
@@ -5417,11 +5737,12 @@ static bool dti_speaks_first(dt_comm *c) {
     return DTI_GET(c->board->hung) && !DTI_GET(c->board->watched) && !atomic_exchange(&c->board->watched, 1);
 }
 
-DT_API bool dt_comm_may_speak(dt_comm *c) { return dti_speaks_first(c); }
+DT_API bool dt_comm_may_speak(dt_comm *c) { return !c || dti_speaks_first(c); }
 
 DT_API void dt_comm_complaint(const dt_comm *c, char *text, size_t size) {
-    int64_t step = DTI_GET(c->pulse->step);
-    if (c->size == 1) snprintf(text, size, "%s", dt_error());
+    DTI_NEED(text || size == 0, "text", );
+    int64_t step = c ? DTI_GET(c->pulse->step) : -1;
+    if (!c || c->size == 1) snprintf(text, size, "%s", dt_error());
     else if (step < 0) snprintf(text, size, "rank %d (%s): %s", c->rank, c->host[c->rank], dt_error());
     else snprintf(text, size, "rank %d (%s), step %lld: %s", c->rank, c->host[c->rank], (long long)step, dt_error());
 }
@@ -5440,6 +5761,7 @@ static int dti_odd_one(const uint64_t *all, size_t stride, int p) {
 }
 
 DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
+    DTI_NEED(c && what, "comm and what", DT_EARG);
     uint64_t mine[2] = { hash, dt_hash(what, strlen(what), 0) };
     uint64_t *all = c->size > 1 ? dti_alloc((size_t)c->size * sizeof mine) : NULL;
     if (c->size == 1) return DT_OK;
@@ -5802,9 +6124,12 @@ static void dti_watcher_stop(dt_comm *c) {
     c->watcher = 0;
 }
 
-DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { return dti_watcher_start(c, fd); }
+DT_API dt_err dt_comm_watch(dt_comm *c, int fd) {
+    DTI_NEED(c, "comm", DT_EARG);
+    return dti_watcher_start(c, fd);
+}
 #else
-DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { (void)c, (void)fd; return DT_OK; }
+DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { DTI_NEED(c, "comm", DT_EARG); (void)fd; return DT_OK; }
 #endif /* DTRAIN_WITH_MPI */
 #endif /* DTI_IMPLEMENT */
 
@@ -5895,6 +6220,7 @@ static void dti_examine_ranks(const dt_comm *c, const dt_doctor_desc *d, const c
 }
 
 DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, size_t size) {
+    DTI_NEED(c && d && (text || size == 0), "comm, desc and text", DT_EARG);
     dti_notes n = { text, size, false };
     const char *program = d->program ? d->program : "./program";
     int cores = dt_cores();
@@ -5948,6 +6274,7 @@ DT_API dt_err dt_trace_write(dt_comm *comm, const char *path);
 
 #ifdef DTI_IMPLEMENT
 DT_API dt_err dt_comm_profile(dt_comm *c, const dt_comm_cost *since, double seconds, dt_profile *each) {
+    DTI_NEED(c && since && each, "comm, since and each", DT_EARG);
     dt_profile mine = { .seconds = seconds, .wait = c->cost.wait - since->wait, .reduce = c->cost.reduce - since->reduce,
                         .bytes = c->cost.bytes - since->bytes };
     mine.compute = seconds - mine.wait - mine.reduce;
@@ -5956,19 +6283,24 @@ DT_API dt_err dt_comm_profile(dt_comm *c, const dt_comm_cost *since, double seco
 }
 
 static void dti_trace_add(dt_comm *c, const char *name, double start, double end) {
-    if (!c->trace || end - start < 1e-6) return;
+    /* also none whose end is no number */
+    if (!c->trace || !(end - start >= 1e-6 && end - start < 1e9)) return;
     if (c->traced < c->trace_most) c->trace[c->traced++] = (dti_interval){ name, start, end };
     else ++c->untraced;
 }
 
-DT_API void dt_trace(dt_comm *c, const char *name, double start, double end) { dti_trace_add(c, name, start, end); }
+DT_API void dt_trace(dt_comm *c, const char *name, double start, double end) {
+    DTI_NEED(c && name, "comm and name", );
+    dti_trace_add(c, name, start, end);
+}
 
 /* Clocks of different hosts have nothing in common but the moment at which all leave this barrier. */
 DT_API dt_err dt_trace_start(dt_comm *c, size_t capacity) {
+    DTI_NEED(c, "comm", DT_EARG);
     dti_release(c->trace);
     c->trace = NULL;
     c->traced = c->untraced = 0, c->trace_most = capacity;
-    dti_interval *room = dti_alloc((capacity + 1) * sizeof *room);
+    dti_interval *room = dti_alloc_many(dti_plus(capacity, 1), sizeof *room);
     int64_t good = room != NULL;
     dt_err error = dt_allreduce(c, &good, 1, DT_I64, DT_MIN, DT_AUTO);
     if (error == DT_OK && !good) error = dti_fail(DT_ENOMEM, "trace: no memory for %zu intervals on some rank", capacity);
@@ -6013,6 +6345,7 @@ static dt_err dti_trace_gather(dt_comm *c, int rank, const dti_interval *trace, 
 }
 
 DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
+    DTI_NEED(c && path, "comm and path", DT_EARG);
     dti_interval *trace = c->trace;
     FILE *file = c->rank == 0 ? fopen(path, "w") : NULL;
     int64_t failed = c->rank == 0 && !file;
@@ -6339,13 +6672,14 @@ DTI_LOCAL float dti_text_width(const char *text, size_t bytes) {
    other, and one label an image. Pixels stay bytes until a lane group is packed;
    mean and std say how, x = (pixel/255 - mean[c]) / std[c]. */
 #ifdef DTI_DECLARE
+#define DT_MAX_CHANNELS 16                /* of a dataset; a dt_batch made by hand may have more */
 typedef struct dt_dataset {
     char name[32];                       /* "MNIST", "Fashion-MNIST", "synthetic digits", "IDX" */
     uint32_t count;                      /* N images */
     int channels, height, width, classes;
     uint8_t *pixels;                     /* (N,C,H,W), one block */
     uint8_t *labels;                     /* (N), each below classes */
-    float mean[4], std[4];               /* per channel, of pixel/255 */
+    float mean[DT_MAX_CHANNELS], std[DT_MAX_CHANNELS]; /* per channel, of pixel/255 */
     char source[256];                    /* the folder or file it was read from */
     uint64_t hash;                       /* of pixels and labels: equal hash, equal data */
     bool is_view;                        /* the blocks belong to another dataset */
@@ -6359,8 +6693,9 @@ typedef struct dt_dataset {
 DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes);
 
 /* dt_dataset_find                                              [S9.4]  chapter 2
-   Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data. "auto" takes
-   MNIST, else Fashion-MNIST, else the synthetic digits; train->name says which. Asked for by name and not there: DT_EIO
+   Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data.
+   "auto", or NULL, takes MNIST, else Fashion-MNIST, else the synthetic digits; train->name says which.
+   Asked for by name and not there: DT_EIO
    with how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
 DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which);
 
@@ -6388,7 +6723,7 @@ DT_API void dt_dataset_free(dt_dataset *d) {
 }
 
 DTI_LOCAL size_t dti_image_bytes(const dt_dataset *d) {
-    return (size_t)d->channels * (size_t)d->height * (size_t)d->width;
+    return dti_times((size_t)d->channels, dti_times((size_t)d->height, (size_t)d->width));
 }
 
 /* Sets the sizes and allocates both blocks. */
@@ -6398,7 +6733,7 @@ static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int height, int w
     d->height = height;
     d->width = width;
     d->classes = classes;
-    if ((uint64_t)count * dti_image_bytes(d) > SIZE_MAX / 2)
+    if (dti_times(count, dti_image_bytes(d)) > SIZE_MAX / 2)
         return dti_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height, width);
     d->pixels = dti_alloc((size_t)count * dti_image_bytes(d));
     d->labels = dti_alloc(count);
@@ -6425,7 +6760,23 @@ static void dti_dataset_hash(dt_dataset *d) {
     d->hash = dt_hash(d->labels, d->count, dt_hash(d->pixels, (size_t)d->count * dti_image_bytes(d), 0));
 }
 
+/* A dataset that can be used: also one that a program has put together itself. */
+static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
+    if (!d) return dti_fail(DT_EARG, "%s: the dataset must not be NULL", who);
+    if (!d->pixels || !d->labels || d->count == 0)
+        return dti_fail(DT_EARG, "%s: the dataset is empty", who);
+    if (d->channels < 1 || d->channels > DT_MAX_CHANNELS || d->height < 1 || d->width < 1)
+        return dti_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels", who,
+                        d->channels, d->height, d->width, DT_MAX_CHANNELS);
+    if (dti_times(d->count, dti_image_bytes(d)) > SIZE_MAX / 2)
+        return dti_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold", who,
+                        (unsigned)d->count, d->channels, d->height, d->width);
+    return DT_OK;
+}
+
 DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count) {
+    DTI_NEED(view, "view", DT_EARG);
+    DT_TRY(dti_check_dataset("a view", of));
     if (count == 0 || first >= of->count || count > of->count - first)
         return dti_fail(DT_EARG, "a view of %u images from %u on leaves the dataset \"%s\" of %u images", count, first,
                         of->name, of->count);
@@ -6527,6 +6878,7 @@ static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_
 
 DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes) {
     dti_idx images, labels = { NULL, NULL, 0, 0, 0 };
+    DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
     memset(d, 0, sizeof *d);
     if (classes < 1 || classes > 256) return dti_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
     dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
@@ -6851,6 +7203,7 @@ static void dti_develop(uint8_t *out, const int32_t *nearest, const dti_hand *h,
 static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint64_t seed) {
     dti_digit digits[10];
     int32_t nearest[DTI_DIGIT_PIXELS];
+    if (!d) return dti_fail(DT_EARG, "dt_dataset_synthetic: d must not be NULL");
     memset(d, 0, sizeof *d);
     if (count == 0) return dti_fail(DT_EARG, "a synthetic set needs at least 1 image");
     const dt_err err = dti_dataset_alloc(d, count, DTI_DIGIT_SIDE, DTI_DIGIT_SIDE, 10);
@@ -6936,6 +7289,7 @@ DT_API void dt_sampler_free(dt_sampler *s);
 #ifdef DTI_IMPLEMENT
 DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k, uint32_t n, uint64_t seed) {
     double sum = 0.0, before = 0.0;
+    DTI_NEED((index || n == 0) && start, "index and start", DT_EARG);
     if (k == 0) return dti_fail(DT_EARG, "a partition needs at least 1 share");
     for (uint32_t i = 0; fractions && i < k; ++i) {
         if (!(fractions[i] >= 0.0f && fractions[i] <= 1.0f))
@@ -6953,15 +7307,17 @@ DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fracti
 }
 
 DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc) {
+    DTI_NEED(s, "s", DT_EARG);
     memset(s, 0, sizeof *s);
+    DTI_NEED(desc, "desc", DT_EARG);
     if (desc->count == 0) return dti_fail(DT_EARG, "the sampler has no images to deal out");
     if (desc->ranks < 1 || desc->rank < 0 || desc->rank >= desc->ranks)
         return dti_fail(DT_EARG, "sampler: rank %d of %d ranks", desc->rank, desc->ranks);
     const uint32_t ranks = (uint32_t)desc->ranks;
     s->desc = *desc;
     s->per_rank = desc->count / ranks + (!desc->drop_last && desc->count % ranks != 0);
-    s->index = dti_alloc((size_t)s->per_rank * sizeof *s->index);
-    s->order = dti_alloc((size_t)desc->count * sizeof *s->order);
+    s->index = dti_alloc_many(s->per_rank, sizeof *s->index);
+    s->order = dti_alloc_many(desc->count, sizeof *s->order);
     if (!s->index || !s->order) {
         dt_sampler_free(s);
         return DT_ENOMEM;
@@ -6971,6 +7327,7 @@ DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc) {
 }
 
 DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch) {
+    DTI_NEED(s && s->order, "s, and what dt_sampler_init makes,", );
     const uint32_t n = s->desc.count;
     if (s->desc.shuffle) dt_permutation(s->order, n, s->desc.seed, DT_RNG_SHUFFLE, epoch);
     else for (uint32_t i = 0; i < n; ++i) s->order[i] = i;
@@ -7036,7 +7393,7 @@ DT_API void dt_batches_free(dt_batches *it);
 
 #ifdef DTI_IMPLEMENT
 static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank, int size) {
-    if (!data->pixels || data->count == 0) return dti_fail(DT_EARG, "batches: the dataset is empty");
+    DT_TRY(dti_check_dataset("batches", data));
     if (size < 1 || rank < 0 || rank >= size) return dti_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
     if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
         return dti_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)", desc->global_batch, desc->per_rank_batch);
@@ -7051,9 +7408,11 @@ static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *d
 }
 
 DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc) {
+    DTI_NEED(it, "it", DT_EARG);
+    memset(it, 0, sizeof *it);
+    DTI_NEED(desc, "desc", DT_EARG);
     const int rank = desc->comm ? dt_comm_rank(desc->comm) : desc->rank;
     const int size = desc->comm ? dt_comm_size(desc->comm) : desc->size ? desc->size : 1;
-    memset(it, 0, sizeof *it);
     DT_TRY(dti_batches_check(data, desc, rank, size));
     const uint32_t n = desc->subset ? desc->subset_count : data->count;
     it->data = data;
@@ -7063,13 +7422,14 @@ DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_b
     it->batch = desc->global_batch ? desc->global_batch : desc->per_rank_batch * it->size;
     it->count = desc->drop_last ? n - n % it->batch : n;
     it->steps = it->count / it->batch + (it->count % it->batch != 0);
-    it->order = dti_alloc((size_t)n * sizeof *it->order);
+    it->order = dti_alloc_many(n, sizeof *it->order);
     if (!it->order) return DT_ENOMEM;
     dt_batches_begin(it, desc->epoch);
     return DT_OK;
 }
 
 DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
+    DTI_NEED(it && it->order, "it, and what dt_batches_init makes,", );
     const uint32_t *subset = it->desc.subset, n = subset ? it->desc.subset_count : it->data->count;
     if (it->desc.shuffle) dt_permutation(it->order, n, it->desc.seed, DT_RNG_SHUFFLE, epoch);
     else for (uint32_t i = 0; i < n; ++i) it->order[i] = i;
@@ -7079,6 +7439,7 @@ DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
 }
 
 DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
+    DTI_NEED(it && it->order && out, "it, what dt_batches_init makes, and out", false);
     const uint32_t left = it->count - it->position;
     if (left == 0) return false;
     const uint32_t global = dti_min_u32(left, it->batch), groups = global / DT_LANES + (global % DT_LANES != 0);
@@ -7087,7 +7448,8 @@ DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
     const uint32_t to = end < global ? (uint32_t)end : global;
     *out = (dt_batch){ .pixels = it->data->pixels, .labels = it->data->labels, .mean = it->data->mean, .std = it->data->std,
                        .index = it->order + it->position + from, .count = to - from, .global_count = global,
-                       .first = it->position + from, .epoch = it->epoch };
+                       .first = it->position + from, .epoch = it->epoch, .channels = it->data->channels,
+                       .height = it->data->height, .width = it->data->width, .rows = it->data->count };
     it->position += global;
     return true;
 }
@@ -7123,6 +7485,7 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm);
 
 #ifdef DTI_IMPLEMENT
 DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
+    DT_TRY(dti_ready(__func__, net));
     return dt_broadcast(comm, net->values, net->count * sizeof(float), 0);
 }
 
@@ -7152,6 +7515,8 @@ static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, 
 
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     dt_request request;
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(comm, "comm", DT_EARG);
     if (dt_comm_size(comm) == 1) return DT_OK;
     dti_attach_score(net, false);
     DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, net->count + DTI_SCORE, &request));
@@ -7172,16 +7537,31 @@ static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm al
     return DT_OK;
 }
 
-DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) { return dti_average_parameters(net, comm, DT_AUTO); }
+DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(comm, "comm", DT_EARG);
+    return dti_average_parameters(net, comm, DT_AUTO);
+}
+
+/* A dataset that this net can look at. */
+static dt_err dti_check_data(const char *who, const dt_net *net, const dt_dataset *d) {
+    DT_TRY(dti_check_dataset(who, d));
+    char name[64];
+    snprintf(name, sizeof name, "%s: %s", who, *d->name ? d->name : "the dataset");
+    return dti_check_images(net, name, d->channels, d->height, d->width, d->mean, d->std);
+}
 
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
+    DTI_NEED(score, "score", DT_EARG);
+    *score = (dt_score){ 0, 0, 0 };
+    DT_TRY(dti_ready(__func__, net));
+    DT_TRY(dti_check_data("evaluating", net, data));
     const uint32_t batch = (uint32_t)net->max_groups * DT_LANES;
     const int ranks = comm ? dt_comm_size(comm) : 1;
     dt_batches it;
     const bool was_training = net->training;
     dt_err error = DT_OK;
-    *score = (dt_score){ 0, 0, 0 };
-    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .global_batch = batch * (uint32_t)ranks, .comm = comm }));
+    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = batch, .comm = comm }));
     net->training = false;
     dt_comm_phase(comm, "evaluating");
     for (dt_batch b; error == DT_OK && dt_batches_next(&it, &b);) {
@@ -7191,7 +7571,7 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
         }
     }
     net->training = was_training;
-    net->forwarded = false; /* a backward pass would need dropout's masks */
+    net->masked = false; /* a backward pass would need dropout's masks */
     dt_batches_free(&it);
     if (error == DT_OK && ranks > 1) {
         int64_t sums[3] = { score->loss_fixed, score->correct, score->count };
@@ -7202,10 +7582,12 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
 }
 
 static uint64_t dti_param_hash(const dt_param *p) {
-    return dt_hash(p->value.data, dt_tensor_count(&p->value) * sizeof(float), 0);
+    return dti_hash_floats(p->value.data, dt_tensor_count(&p->value));
 }
 
 DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(comm, "comm", DT_EARG);
     const int ranks = dt_comm_size(comm);
     uint64_t mine = dt_net_hash(net), all[256];
     if (ranks == 1) return DT_OK;
@@ -7278,13 +7660,15 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 #endif
 
 #ifdef DTI_IMPLEMENT
-static dt_err dti_check_train(const dt_net *net, const dt_train_desc *d) {
+static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
+                              const dt_train_desc *d) {
+    DT_TRY(dti_ready(who, net));
+    if (!opt || !d) return dti_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
+    if (opt->net != net) return dti_fail(DT_EARG, "%s: the optimizer was made for another net", who);
     if (d->epochs < 1) return dti_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
     if (d->batch < 1) return dti_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
-    if (net->input[0] != d->data->channels || net->input[1] != d->data->height || net->input[2] != d->data->width)
-        return dti_fail(DT_ESHAPE, "training: %s has %d x %d x %d images, the net expects %d x %d x %d", d->data->name,
-                        d->data->channels, d->data->height, d->data->width, net->input[0], net->input[1], net->input[2]);
-    return DT_OK;
+    DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
+    return dti_check_data("training", net, d->data);
 }
 
 /* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
@@ -7294,7 +7678,9 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     const float rates[] = { opt->lr, opt->sgd.momentum, opt->sgd.dampening, opt->sgd.weight_decay, opt->adam.beta1, opt->adam.beta2,
                             opt->adam.eps, opt->adam.weight_decay };
     DT_TRY(dt_comm_same(comm, "the training data", d->data->hash));
-    return dt_comm_same(comm, "the settings of training", dt_hash(rates, sizeof rates, dt_hash(settings, sizeof settings, 0)));
+    const uint64_t hash = dti_hash_numbers(settings, sizeof settings, sizeof *settings, 0);
+    return dt_comm_same(comm, "the settings of training",
+                        dti_hash_numbers(rates, sizeof rates, sizeof *rates, hash));
 }
 
 /* The slowest rank's seconds, to every rank. */
@@ -7429,17 +7815,19 @@ static dt_err dti_sync_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, cons
 }
 
 DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
+    DTI_NEED(comm && result, "comm and result", DT_EARG);
     *result = (dt_train_result){ .seconds = 0.0 };
-    DT_TRY(dti_check_train(net, d));
+    DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     dt_batches it;
     DT_TRY(dt_batches_init(&it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .comm = comm, .seed = d->seed, .shuffle = true }));
-    const uint32_t groups = (it.batch + DT_LANES - 1) / DT_LANES;
+    const uint64_t groups = dti_round_up(it.batch, DT_LANES) / DT_LANES;
     dt_progress p = { .epochs = d->epochs, .steps = it.steps };
     dti_cpus allowed;
     bool placed = false;
-    dt_err error = dti_take_place(comm, (it.rank + 1) * groups / it.size - it.rank * groups / it.size, &allowed, &placed);
+    const uint32_t work = (uint32_t)((it.rank + 1) * groups / it.size - it.rank * groups / it.size);
+    dt_err error = dti_take_place(comm, work, &allowed, &placed);
     for (int epoch = 0; epoch < d->epochs && error == DT_OK && !result->stopped; ++epoch) {
         p.epoch = epoch;
         dt_batches_begin(&it, (uint32_t)epoch);
@@ -7467,12 +7855,14 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    group that is part empty costs what a full one costs. */
 #ifdef DTI_DECLARE
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
-DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks); /* samples of one rank's step */
+DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks); /* samples of a rank's step; 0 of no ranks */
 #endif
 
 #ifdef DTI_IMPLEMENT
 DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
-    uint32_t share = (batch + (uint32_t)ranks - 1) / (uint32_t)ranks;
+    if (ranks < 1) return dti_fail(DT_EARG, "dt_psgd_batch: %d ranks; needs at least 1", ranks), 0;
+    const uint32_t share = batch / (uint32_t)ranks + (batch % (uint32_t)ranks != 0);
+    /* of two ranks or more: at most 2^31 */
     return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES;
 }
 
@@ -7490,7 +7880,7 @@ static void dti_share_free(dti_share *s) {
 
 static dt_err dti_share_init(dti_share *s, const dt_train_desc *d, uint32_t batch, int worker, int workers) {
     memset(s, 0, sizeof *s);
-    s->index = dti_alloc(((size_t)d->data->count + (size_t)workers + 1) * sizeof *s->index);
+    s->index = dti_alloc_many(dti_plus(d->data->count, (size_t)workers + 1), sizeof *s->index);
     if (!s->index) return DT_ENOMEM;
     s->start = s->index + d->data->count;
     dt_err error = dt_partition(s->index, s->start, NULL, (uint32_t)workers, d->data->count, d->seed);
@@ -7500,7 +7890,7 @@ static dt_err dti_share_init(dti_share *s, const dt_train_desc *d, uint32_t batc
         most = rows > most ? rows : most;
         if (rows == 0) error = dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)d->data->count, workers);
     }
-    s->most_steps = (most + batch - 1) / batch;
+    s->most_steps = most / batch + (most % batch != 0);
     if (error == DT_OK)
         error = dt_batches_init(&s->it, d->data, &(dt_batches_desc){ .global_batch = batch, .size = 1, .seed = d->seed + (uint64_t)worker,
                                 .shuffle = true, .subset = s->index + s->start[worker], .subset_count = s->start[worker + 1] - s->start[worker] });
@@ -7554,8 +7944,9 @@ static dt_err dti_psgd_end(dt_net *net, dt_comm *comm, dt_algorithm algorithm, c
 }
 
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
+    DTI_NEED(comm && result, "comm and result", DT_EARG);
     *result = (dt_train_result){ .seconds = 0.0 };
-    DT_TRY(dti_check_train(net, d));
+    DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     dti_share share;
@@ -7829,8 +8220,10 @@ static dt_err dti_hogwild_train(dt_net *net, const dt_optimizer *opt, dti_hogwil
 
 DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *d,
                               dt_hogwild_result *result) {
+    DTI_NEED(result, "result", DT_EARG);
     memset(result, 0, sizeof *result);
-    DT_TRY(dti_check_train(net, d));
+    DT_TRY(dti_check_train(__func__, net, opt, d));
+    DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
     if (workers < 1 || workers > 1024) return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
     if (d->batch > (uint32_t)net->max_groups * DT_LANES)
         return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch, net->max_groups * DT_LANES);
@@ -7911,6 +8304,8 @@ static bool dti_write_floats(FILE *f, const float *values, size_t n) {
 
 DT_API dt_err dt_save(const dt_net *net, const char *path) {
     char beside[1024];
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(path, "path", DT_EARG);
     if (snprintf(beside, sizeof beside, "%s.part", path) >= (int)sizeof beside) return dti_fail(DT_EIO, "%.100s...: the path is too long", path);
     size_t length = dti_safetensors_header(net, NULL, 0), padded = dti_round_up(length, 8);
     char *header = dti_alloc(padded + 1);
@@ -8017,7 +8412,8 @@ static dt_err dti_load_bytes(dt_net *net, unsigned char *bytes, size_t size, con
 
 DT_API dt_err dt_load(dt_net *net, const char *path) {
     size_t size;
-    if (!net->built) return dti_fail(DT_EARG, "%s: the net must be built before it is loaded", path);
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(path, "path", DT_EARG);
     unsigned char *bytes = dti_read_all(path, &size);
     if (!bytes) return DT_EIO;
     dt_err error = dti_load_bytes(net, bytes, size, path);
@@ -8037,6 +8433,7 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
 #ifdef DTI_IMPLEMENT
 DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) {
     char first[1024] = "";
+    DTI_NEED(path && header && row_format, "path, header and row_format", DT_EARG);
     FILE *f = fopen(path, "a+");
     if (!f) return dti_fail(DT_EIO, "%s: cannot be written: %s", path, strerror(errno));
     rewind(f);
@@ -8070,7 +8467,11 @@ DT_API void dt_progress_line(const dt_progress *progress, char *text, size_t siz
 
 #ifdef DTI_IMPLEMENT
 DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
-    double done = (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs;
+    DTI_NEED(text || size == 0, "text", );
+    if (size) text[0] = '\0';
+    DTI_NEED(p, "progress", );
+    double done = p->epochs > 0
+        ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs : 0.0;
     double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
     dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left", p->epoch + 1, p->epochs,
               (unsigned)p->step, (unsigned)p->steps, dt_score_loss(&p->score),
@@ -8137,6 +8538,7 @@ DT_API const char *dt_kernel_name(void) {
 
 DT_API void dt_machine_caption(char *buf, size_t n) {
     char cpu[128], compiler[64], date[32] = "";
+    DTI_NEED(buf || n == 0, "buf", );
     dti_cpu_name(cpu, sizeof cpu);
 #if defined(__clang__)
     snprintf(compiler, sizeof compiler, "clang %d.%d.%d", __clang_major__, __clang_minor__, __clang_patchlevel__);
@@ -8254,7 +8656,8 @@ typedef struct dt_images {
 typedef struct dt_chart dt_chart;
 
 /* Building. Everything is copied, so the arguments need not outlive the call. Errors wait: the first one is what
-   dt_chart_write returns, and a NULL chart (no memory) is passed along the same way. */
+   dt_chart_write returns, and a NULL chart (no memory) is passed along the same way. A NULL
+   desc is a chart without words. */
 DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc);
 DT_API void dt_chart_free(dt_chart *c);
 DT_API void dt_chart_line(dt_chart *c, const dt_series *series);
@@ -8316,7 +8719,9 @@ DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height);
    way to a brown. */
 static const uint32_t dti_palette[] = { 0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x7f5539, 0x404040 };
 enum { DTI_COLOURS = sizeof dti_palette / sizeof *dti_palette, DTI_TICKS = 64, DTI_LINES = 24, DTI_SEEN = 16,
-       DTI_LEFT_OUT = 200, DTI_NUMBER = 48 }; /* room for the words about values left out, and for a number */
+       DTI_LEFT_OUT = 200, DTI_NUMBER = 48, /* room for the words about values left out, and for a number */
+       /* points of a line; bars, bins and pictures: one each pixel */
+       DTI_MOST_DRAWN = 1 << 27, DTI_MOST_BARS = 1 << 13 };
 
 static const uint32_t dti_black = 0x1a1a1a, dti_grey = 0x5f6368, dti_pale = 0xe4e6e9, dti_white = 0xffffff;
 
@@ -8375,9 +8780,14 @@ static void dti_chart_fail(dt_chart *c, dt_err code) {
     if (c->failed == DT_OK) { c->failed = code; snprintf(c->why, sizeof c->why, "%.255s", dt_error()); }
 }
 
+static void dti_chart_enum(dt_chart *c, const char *what, unsigned value, unsigned count) {
+    const dt_err error = dti_check_enum("chart", what, value, count);
+    if (error != DT_OK) dti_chart_fail(c, error);
+}
+
 /* A block owned by the chart; a copy of `source` if that is given. NULL, and a failed chart, without memory. */
 static void *dti_keep(dt_chart *c, const void *source, size_t bytes) {
-    char *block = dti_alloc(64 + bytes);
+    char *block = dti_alloc(dti_plus(64, bytes));
     if (!block) { dti_chart_fail(c, DT_ENOMEM); return NULL; }
     memcpy(block, &c->blocks, sizeof c->blocks);
     c->blocks = block;
@@ -8385,10 +8795,12 @@ static void *dti_keep(dt_chart *c, const void *source, size_t bytes) {
     return block + 64;
 }
 static const char *dti_keep_text(dt_chart *c, const char *s) { return s && *s ? dti_keep(c, s, strlen(s) + 1) : NULL; }
-static const double *dti_keep_numbers(dt_chart *c, const double *v, size_t n) { return v ? dti_keep(c, v, n * sizeof *v) : NULL; }
+static const double *dti_keep_numbers(dt_chart *c, const double *v, size_t n) {
+    return v ? dti_keep(c, v, dti_times(n, sizeof *v)) : NULL;
+}
 
 static const char *const *dti_keep_texts(dt_chart *c, const char *const *s, size_t n) {
-    const char **copy = s ? dti_keep(c, NULL, n * sizeof *copy) : NULL;
+    const char **copy = s ? dti_keep(c, NULL, dti_times(n, sizeof *copy)) : NULL;
     for (size_t i = 0; copy && i < n; ++i) copy[i] = dti_keep_text(c, s[i]);
     return copy;
 }
@@ -8412,6 +8824,10 @@ DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc) {
     if (c->caption) c->said = (size_t)snprintf(c->caption, room, "%s%s%s", said, *said && *machine ? "\n" : "", machine);
     if (d->width < 0 || d->height < 0 || d->width > 8192 || d->height > 8192)
         dti_chart_fail(c, dti_fail(DT_EARG, "chart: a canvas of %d x %d pixels; 1 to 8192 each way", d->width, d->height));
+    dti_chart_enum(c, "scale", d->x_scale, DT_LOG10 + 1u),
+        dti_chart_enum(c, "scale", d->y_scale, DT_LOG10 + 1u);
+    dti_chart_enum(c, "tick format", d->x_format, DT_TICKS_PERCENT + 1u),
+        dti_chart_enum(c, "tick format", d->y_format, DT_TICKS_PERCENT + 1u);
     return c;
 }
 
@@ -8427,7 +8843,13 @@ DT_API void dt_chart_free(dt_chart *c) {
     dti_release(c);
 }
 
-static dti_item *dti_chart_add(dt_chart *c, dti_chart_kind kind, int colours) {
+/* An item of the chart, NULL if there is no chart or something has failed; `told` is its description, and
+   good if that can be meant. */
+static dti_item *dti_chart_add(dt_chart *c, const char *who, const void *told, bool good,
+                               dti_chart_kind kind, int colours) {
+    if (c && !told) dti_chart_fail(c, dti_fail(DT_EARG, "%s: its description must not be NULL", who));
+    else if (c && !good)
+        dti_chart_fail(c, dti_fail(DT_EARG, "%s: sizes, or an enum's value, that cannot be drawn", who));
     dti_item *item = c && c->failed == DT_OK ? dti_keep(c, NULL, sizeof *item) : NULL;
     if (!item) return NULL;
     item->kind = kind;
@@ -8439,8 +8861,9 @@ static dti_item *dti_chart_add(dt_chart *c, dti_chart_kind kind, int colours) {
 }
 
 DT_API void dt_chart_line(dt_chart *c, const dt_series *series) {
-    const bool own = series->colour < 1 || series->colour > DTI_COLOURS;
-    dti_item *item = dti_chart_add(c, DTI_SERIES, own ? 1 : 0);
+    const bool own = !series || series->colour < 1 || series->colour > DTI_COLOURS;
+    const bool good = series && series->style <= DT_LINE_POINTS && series->n <= DTI_MOST_DRAWN;
+    dti_item *item = dti_chart_add(c, __func__, series, good, DTI_SERIES, own ? 1 : 0);
     if (!item) return;
     dt_series *s = &item->as.series;
     *s = *series;
@@ -8455,7 +8878,8 @@ DT_API void dt_chart_line(dt_chart *c, const dt_series *series) {
 }
 
 DT_API void dt_chart_bars(dt_chart *c, const dt_bars *bars) {
-    dti_item *item = dti_chart_add(c, DTI_BARS, (int)bars->series);
+    const bool good = bars && bars->series <= DTI_MOST_BARS && bars->groups <= DTI_MOST_BARS;
+    dti_item *item = dti_chart_add(c, __func__, bars, good, DTI_BARS, good ? (int)bars->series : 0);
     if (!item) return;
     dt_bars *b = &item->as.bars;
     *b = *bars;
@@ -8470,7 +8894,8 @@ DT_API void dt_chart_bars(dt_chart *c, const dt_bars *bars) {
 }
 
 DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
-    dti_item *item = dti_chart_add(c, DTI_HISTOGRAM, 1);
+    const bool good = h && (h->values || h->n == 0) && h->bins <= DTI_MOST_BARS;
+    dti_item *item = dti_chart_add(c, __func__, h, good, DTI_HISTOGRAM, 1);
     if (!item) return;
     double lo = INFINITY, hi = -INFINITY;
     for (size_t i = 0; i < h->n; ++i)
@@ -8491,14 +8916,14 @@ DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
 }
 
 DT_API void dt_chart_reference(dt_chart *c, const dt_reference *reference) {
-    dti_item *item = dti_chart_add(c, DTI_REFERENCE, 0);
+    dti_item *item = dti_chart_add(c, __func__, reference, true, DTI_REFERENCE, 0);
     if (!item) return;
     item->as.reference = *reference;
     item->as.reference.label = dti_keep_text(c, reference->label);
 }
 
 DT_API void dt_chart_shade(dt_chart *c, const dt_shade *shade) {
-    dti_item *item = dti_chart_add(c, DTI_SHADE, 0);
+    dti_item *item = dti_chart_add(c, __func__, shade, true, DTI_SHADE, 0);
     if (!item) return;
     item->as.shade = *shade;
     item->as.shade.label = dti_keep_text(c, shade->label);
@@ -8513,14 +8938,19 @@ DT_API void dt_chart_shade_cores(dt_chart *c) {
 }
 
 DT_API void dt_chart_images(dt_chart *c, const dt_images *images) {
-    dti_item *item = dti_chart_add(c, DTI_IMAGES, 0);
+    const bool good = images && images->width <= 8192 && images->height <= 8192
+        && images->n <= DTI_MOST_BARS;
+    dti_item *item = dti_chart_add(c, __func__, images, good, DTI_IMAGES, 0);
     if (!item) return;
     dt_images *m = &item->as.images;
     *m = *images;
     if (m->channels != 3) m->channels = 1;
     if (!m->pixels || m->width < 1 || m->height < 1) m->n = 0;
     m->captions = dti_keep_texts(c, m->captions, m->n);
-    if (m->n) m->pixels = dti_keep(c, m->pixels, m->n * (size_t)(m->channels * m->width * m->height));
+    if (m->n)
+        m->pixels = dti_keep(c, m->pixels,
+                             dti_times(m->n * (size_t)m->channels,
+                                       (size_t)m->width * (size_t)m->height));
 }
 
 /* ==== [S12.2] Ink ========================================================= */
@@ -9666,7 +10096,7 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
 }
 
 static dt_err dti_chart_draw(dt_chart *c) {
-    if (!c) return DT_ENOMEM;
+    if (!c) return dti_fail(DT_ENOMEM, "chart: no memory for the chart itself");
     if (c->failed != DT_OK) return dti_fail(c->failed, "%s", c->why);
     dti_layout l = { 0 };
     const dti_item *images = NULL;
@@ -9696,6 +10126,7 @@ static dt_err dti_chart_draw(dt_chart *c) {
 }
 
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
+    DTI_NEED(width && height, "width and height", NULL);
     if (dti_chart_draw(c) != DT_OK) return NULL;
     *width = c->w;
     *height = c->h;
@@ -9731,6 +10162,7 @@ static dt_err dti_chart_close(FILE *f, const char *path, bool good) {
 }
 
 DT_API dt_err dt_chart_write(dt_chart *c, const char *png) {
+    DTI_NEED(png, "png", DT_EARG);
     DT_TRY(dti_chart_draw(c));
     FILE *f = fopen(png, "wb");
     if (!f) return dti_fail(DT_EIO, "cannot write \"%s\": %s", png, strerror(errno));
@@ -9792,7 +10224,8 @@ static void dti_csv_item(FILE *f, const dti_item *item, double x_lo, double x_hi
 
 DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     char path[1024];
-    if (!c) return DT_ENOMEM;
+    DTI_NEED(png, "png", DT_EARG);
+    if (!c) return dti_fail(DT_ENOMEM, "chart: no memory for the chart itself");
     if (c->failed != DT_OK) return dti_fail(c->failed, "%s", c->why);
     const size_t n = strlen(png), stem = n > 4 && strcmp(png + n - 4, ".png") == 0 ? n - 4 : n;
     if (stem + 5 > sizeof path) return dti_fail(DT_EARG, "chart: the path \"%.40s...\" has %zu bytes, more than 1019", png, n);

@@ -301,7 +301,8 @@ CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program,
 // Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over these images alone.
 CHAPTER_FN dt_batch batch_of(const dt_dataset *data, const uint32_t *index, uint32_t first, uint32_t count) {
     return (dt_batch){ .pixels = data->pixels, .labels = data->labels, .mean = data->mean, .std = data->std,
-                       .index = index, .first = first, .count = count, .global_count = count };
+                       .index = index, .first = first, .count = count, .global_count = count, .channels = data->channels,
+                       .height = data->height, .width = data->width, .rows = data->count };
 }
 
 // Steps of the rank with the largest share in one epoch of PSGD; and an average-every option in steps.

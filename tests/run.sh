@@ -81,7 +81,7 @@ fi
 for t in build/tests/gcc/test_*; do
     [ -x "$t" ] && run "gcc ${t##*/test_}" 120 "$t"
 done
-for t in build/tests/clang/test_* build/tests/base/test_*; do
+for t in build/tests/clang/test_* build/tests/base/test_* build/tests/*-sanitize/test_*; do
     [ -x "$t" ] || continue
     compiler=${t#build/tests/}
     run "${compiler%%/*} ${t##*/test_}" 120 "$t"

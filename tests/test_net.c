@@ -410,7 +410,8 @@ static void dropout_masks(void **state) {
             /* the same sample in another lane, beside others, in another group, of another rank */
             dt_net_logits(net, 40, dropped);
             uint32_t moved[20] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, rows[40], 19 };
-            batch = (dt_batch){ pixels, labels, mean, deviation, moved, 20, 640, 33, 4 };
+            batch = (dt_batch){ .pixels = pixels, .labels = labels, .mean = mean, .std = deviation, .index = moved,
+                                .count = 20, .global_count = 640, .first = 33, .epoch = 4 };
             ok(dt_net_load(net, &batch));
             ok(dt_forward(net));
             dt_net_logits(net, 18, other);
@@ -700,7 +701,7 @@ static void step_errors(void **state) {
     dt_linear(net, "a", 3);
     dt_batch batch = batch_of_step(0, 16);
     expect_error(dt_net_load(net, &batch), DT_EARG, "dt_net_build comes first");
-    expect_error(dt_forward(net), DT_EARG, "dt_net_build and dt_net_load");
+    expect_error(dt_forward(net), DT_EARG, "dt_net_build comes first");
     ok(dt_net_build(net, &(dt_build_desc){ .batch = 16 }));
     expect_error(dt_backward(net), DT_EARG, "dt_forward comes before");
     batch = batch_of_step(0, 33);

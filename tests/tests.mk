@@ -5,6 +5,7 @@
 #   build/tests/clang   the kernels, and the nets for AVX2, whose training must give the same bits as gcc's for this machine
 #   build/tests/base    the kernels for the plainest processor of this kind (on x86: SSE2, no fused multiply-add)
 #   build/tests/mpi     what runs under mpiexec, and on threads without it
+#   build/tests/gcc-sanitize, clang-sanitize   the contract of arguments: a wrong access or an overflow ends them
 #
 # make test-elsewhere: the same unit tests for other processors, a few minutes more; `make deps-elsewhere` gets what that needs.
 #   build/tests/avx2     by gcc, where this processor has AVX2
@@ -12,10 +13,12 @@
 TEST_BASE  = -std=c11 -D_DEFAULT_SOURCE -ffp-contract=off $(WARN) -I.
 TEST_LIBS  = -lcmocka $(LDLIBS)
 TEST_AVX2  = $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null && grep -qw fma /proc/cpuinfo && echo -march=x86-64-v3 || echo $(ARCH))
-TEST_MPI   = build/tests/mpi/test_comm build/tests/mpi/test_train
-TEST_GCC   = $(patsubst tests/%.c,build/tests/gcc/%,$(filter-out tests/test_comm.c tests/test_train.c,$(wildcard tests/test_*.c)))
+TEST_MPI   = $(addprefix build/tests/mpi/,test_comm test_contract test_train)
+TEST_GCC   = $(filter-out $(subst /mpi/,/gcc/,$(TEST_MPI)),\
+               $(patsubst tests/%.c,build/tests/gcc/%,$(wildcard tests/test_*.c)))
+TEST_SAN   = -O0 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/clang/test_net build/tests/base/test_kernels \
-             build/tests/mpi/fault build/tests/make_idx
+             $(addsuffix -sanitize/test_contract,build/tests/gcc build/tests/clang) build/tests/mpi/fault build/tests/make_idx
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
              $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(wildcard tests/test_*.c)))
 
@@ -38,6 +41,14 @@ build/tests/base/%: tests/%.c dtrain.h tests/tests.mk
 build/tests/clang/%: tests/%.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	clang $(TEST_BASE) $(TEST_OPT) -o $@ $< $(TEST_LIBS)
+
+build/tests/gcc-sanitize/%: tests/%.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	gcc $(TEST_BASE) $(TEST_SAN) -o $@ $< $(TEST_LIBS)
+
+build/tests/clang-sanitize/%: tests/%.c dtrain.h tests/tests.mk
+	@mkdir -p $(@D)
+	clang $(TEST_BASE) $(TEST_SAN) -o $@ $< $(TEST_LIBS)
 
 build/tests/mpi/%: tests/%.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)

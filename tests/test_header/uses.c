@@ -17,7 +17,8 @@ int trains(void) {
     dt_linear(net, "fc", 3);
     if (dt_net_build(net, &(dt_build_desc){ .batch = 4, .seed = 1 }) != DT_OK) return 0;
     dt_optimizer *opt = dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
-    const dt_batch batch = { pixels, labels, mean, std, index, 4, 4, 0, 0 };
+    const dt_batch batch = { .pixels = pixels, .labels = labels, .mean = mean, .std = std,
+                             .index = index, .count = 4, .global_count = 4 };
     for (int step = 0; step < 200; ++step) {
         if (dt_net_load(net, &batch) != DT_OK || dt_forward(net) != DT_OK || dt_backward(net) != DT_OK) return 0;
         dt_optimizer_step(opt);
