@@ -5555,7 +5555,8 @@ static dt_err dti_miss_a_host(dt_comm *c) {
     const double patience = dti_patience(c);
     for (int h = 0; h < c->hosts; ++h) {
         const struct dti_peer *p = &c->peer[h];
-        const double enough = p->last.stepping || p->last.leaving ? patience : 12.0 * patience;
+        /* a second more than its own watcher takes, which knows better, and whose line should be the only one */
+        const double enough = 1.0 + (p->last.stepping || p->last.leaving ? patience : 12.0 * patience);
         if (h != c->away && p->last.rank >= 0 && p->last.gone >= 0) gone = p->last.gone;
         standing += h != c->away && p->last.rank >= 0 && (double)p->last.still > patience;
         if (h == c->away || p->last.rank < 0 || c->still <= enough || p->silent <= enough) continue;
@@ -5639,11 +5640,11 @@ DTI_LOCAL int dti_launched_ranks(void) {
 
 static void dti_watcher_detach(int fd, int other);
 static void dti_watcher_leave(int size, int here);
-enum { DTI_SILENT, DTI_SAID_GOODBYE, DTI_ABORTED };
-struct dti_guard { _Atomic int farewell, hosts; int rank, line, word; }; /* see the usher's lines; -1: there are none */
+
+typedef struct dti_lines { int rank, guardians, ranks; } dti_lines;  /* a rank's two lines to the usher; -1: there is none */
 
 #ifdef __linux__
-enum { DTI_COMES, DTI_ENDED, DTI_THROUGH, DTI_FAILS };
+enum { DTI_NEWS_COMES, DTI_NEWS_ENDED, DTI_NEWS_THROUGH, DTI_NEWS_FAILS };
 typedef struct dti_news { int what, rank, number; } dti_news;        /* number: COMES: its process; ENDED: as waitpid tells it */
 typedef struct dti_guest { int pid, guardian, line; bool through; } dti_guest; /* pid 0: it has not come */
 
@@ -5656,9 +5657,9 @@ typedef struct dti_usher {
     char host[DTI_HOST];
 } dti_usher;
 
-static void dti_usher_tell(const struct dti_guard *guard, int what, int number) {
-    const dti_news news = { what, guard ? guard->rank : 0, number };
-    const int line = !guard ? -1 : what < DTI_THROUGH ? guard->line : guard->word;
+static void dti_usher_tell(const dti_lines *l, int what, int number) {
+    const dti_news news = { what, l->rank, number };
+    const int line = what < DTI_NEWS_THROUGH ? l->guardians : l->ranks;
     if (line >= 0) (void)send(line, &news, sizeof news, MSG_NOSIGNAL);
 }
 
@@ -5743,12 +5744,12 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     }
     if (news.rank < 0 || news.rank >= u->size) return;
     dti_guest *g = &u->guest[news.rank];
-    if (news.what == DTI_COMES) {
+    if (news.what == DTI_NEWS_COMES) {
         if (!g->pid) g->guardian = news.number, g->line = line->fd, ++u->came;
         g->pid = news.number;                         /* told twice: before its guardian forks it, and after */
         if (u->over) dti_usher_kill(g);
-    } else if (news.what == DTI_ENDED) dti_usher_miss(u, news.rank, news.number);
-    else if (news.what == DTI_THROUGH) g->through = true, ++u->through;
+    } else if (news.what == DTI_NEWS_ENDED) dti_usher_miss(u, news.rank, news.number);
+    else if (news.what == DTI_NEWS_THROUGH) g->through = true, ++u->through;
     else if (!u->over) {                              /* what fails several ranks alike is said by the first */
         (void)send(line->fd, "", 1, MSG_NOSIGNAL);
         g->through = true;
@@ -5866,25 +5867,16 @@ static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int here,
     return DT_OK;
 }
 
-static dt_err dti_usher_call(struct dti_guard *guard) {
+static dt_err dti_usher_call(dti_lines *l) {
     struct sockaddr_un name;
     int size;
-    const dti_launcher *launcher = dti_launch(&size, &guard->rank);
-    guard->line = guard->word = -1;
+    const dti_launcher *launcher = dti_launch(&size, &l->rank);
+    l->guardians = l->ranks = -1;
     if (!launcher) return DT_OK;
     dti_usher_address(&name, launcher->rank);
-    DT_TRY(dti_usher_line(&name, size, dti_ranks_here(launcher), &guard->line));
-    dti_usher_tell(guard, DTI_COMES, (int)getpid());
-    return guard->line < 0 ? DT_OK : dti_usher_line(&name, size, dti_ranks_here(launcher), &guard->word);
-}
-
-/* The end of the start. Where it fails, dt_error() says why; of those who fail alike, the first may say so, and the others wait
-   until they are ended. */
-static void dti_start_over(const struct dti_guard *guard, bool well) {
-    dti_usher_tell(guard, well ? DTI_THROUGH : DTI_FAILS, 0);
-    if (!guard || guard->word < 0) return;
-    if (!well) poll(&(struct pollfd){ .fd = guard->word, .events = POLLIN }, 1, 3000);
-    close(guard->word);
+    DT_TRY(dti_usher_line(&name, size, dti_ranks_here(launcher), &l->guardians));
+    dti_usher_tell(l, DTI_NEWS_COMES, (int)getpid());
+    return l->guardians < 0 ? DT_OK : dti_usher_line(&name, size, dti_ranks_here(launcher), &l->ranks);
 }
 #endif
 #endif
@@ -5898,6 +5890,9 @@ static void dti_start_over(const struct dti_guard *guard, bool well) {
    hosts it kills itself instead: there mpiexec waits for ever if a process exits, whatever its code, and ends the job if one is
    killed [measured: MPICH 4.0.2]. Signals are passed on; if the guardian is killed, the kernel kills the rank. */
 #ifdef DTRAIN_WITH_MPI
+
+enum { DTI_SILENT, DTI_SAID_GOODBYE, DTI_ABORTED };
+struct dti_guard { _Atomic int farewell, hosts; dti_lines lines; };
 
 #ifdef __linux__
 /* Zeroed memory that processes forked later see as well. NULL if there is none. */
@@ -5916,7 +5911,7 @@ static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const 
         ended = waitpid(child, &status, WNOHANG);
         if (ended < 0 && errno == ECHILD) break;
     }
-    dti_usher_tell(guard, DTI_ENDED, status);
+    dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (atomic_load(&guard->farewell) == DTI_SILENT) dti_doze(200000);
     const bool failed = atomic_load(&guard->farewell) != DTI_SAID_GOODBYE;
@@ -5933,25 +5928,34 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
     pid_t parent = getpid(), child;
     struct dti_guard *guard = *made = dti_map(sizeof *guard);
     if (!guard) return dti_fail(DT_ENOMEM, "no memory for a guardian");
-    DT_TRY(dti_usher_call(guard));
+    DT_TRY(dti_usher_call(&guard->lines));
     signal(SIGCHLD, SIG_DFL);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
     child = fork();
     if (child > 0) {
-        if (guard->word >= 0) close(guard->word);
-        dti_usher_tell(guard, DTI_COMES, (int)child);
+        if (guard->lines.ranks >= 0) close(guard->lines.ranks);
+        dti_usher_tell(&guard->lines, DTI_NEWS_COMES, (int)child);
         dti_guardian_main(guard, child, &all);
     }
     if (child == 0) {
         setpgid(0, 0);                                                   /* a signal to the group comes once: from the guardian */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
-        if (guard->line >= 0) close(guard->line);
+        if (guard->lines.guardians >= 0) close(guard->lines.guardians);
     }
     const dt_err error = child < 0 ? dti_no_process("guardian") : DT_OK;
     sigprocmask(SIG_SETMASK, &before, NULL);
     return error;
+}
+
+/* The end of the start. Where it fails, dt_error() says why; of those who fail alike, the first may say so, and the others wait
+   until they are ended. */
+static void dti_start_over(const struct dti_guard *guard, bool well) {
+    if (!guard || guard->lines.ranks < 0) return;
+    dti_usher_tell(&guard->lines, well ? DTI_NEWS_THROUGH : DTI_NEWS_FAILS, 0);
+    if (!well) poll(&(struct pollfd){ .fd = guard->lines.ranks, .events = POLLIN }, 1, 3000);
+    close(guard->lines.ranks);
 }
 #else
 static dt_err dti_guardian_start(struct dti_guard **guard) { return (void)guard, DT_OK; }
