@@ -5630,23 +5630,24 @@ DTI_LOCAL int dti_launched_ranks(void) {
 
 /* ---- the usher ----
 
-   Until MPI has started, the ranks of a host share nothing, and no launcher tells one that another has ended, or was never
-   there. So the first of them that comes to dt_comm_world leaves an usher behind, with a socket under a name made of what
-   they have in common: who launched them. Each rank opens two lines to it. One its guardian holds, who says that the rank has
-   come, and how it has ended; it closes when the guardian is killed. On the other the rank says that it is through (MPI has
-   started, and is watched), or that it fails. A rank that ends before that, or a start in which nobody gets through, is ended
-   with a sentence. (The name is one of Linux's abstract ones, no file: nothing is left of it, however the job ends.) */
+   Until MPI has started, the ranks of a host share nothing, and no launcher tells one that another has
+   ended, or was never there. So the first of them that comes to dt_comm_world leaves an usher behind, with
+   a socket under a name made of what they have in common: who launched them. Each rank opens two lines to
+   it. One its guardian holds, who says that the rank has come, and how it has ended; it closes when the
+   guardian is killed. On the other the rank says that it is through (MPI has started, and is watched), or
+   that it fails. A rank that ends before that, or a start in which nobody gets through, is ended with a
+   sentence. (The name is one of Linux's abstract ones, no file: nothing is left of it, however all ends.) */
 #ifdef DTRAIN_WITH_MPI
 
 static void dti_watcher_detach(int fd, int other);
 static void dti_watcher_leave(int size, int here);
 
-typedef struct dti_lines { int rank, guardians, ranks; } dti_lines;  /* a rank's two lines to the usher; -1: there is none */
+typedef struct dti_lines { int rank, guardians, ranks; } dti_lines;  /* two lines to the usher; -1: none */
 
 #ifdef __linux__
 enum { DTI_NEWS_COMES, DTI_NEWS_ENDED, DTI_NEWS_THROUGH, DTI_NEWS_FAILS };
-typedef struct dti_news { int what, rank, number; } dti_news;        /* number: COMES: its process; ENDED: as waitpid tells it */
-typedef struct dti_guest { int pid, guardian, line; bool through; } dti_guest; /* pid 0: it has not come */
+typedef struct dti_news { int what, rank, number; } dti_news; /* COMES: its process; ENDED: as waitpid says */
+typedef struct dti_guest { int pid, guardian, line; bool through; } dti_guest;  /* pid 0: it has not come */
 
 typedef struct dti_usher {
     struct pollfd *line;                              /* 0: where lines come in; two for each rank that has come */
@@ -5690,46 +5691,65 @@ static void dti_usher_list(const dti_usher *u, bool come, char *text, size_t siz
     dti_add_text(text, size, count == 1 ? " has" : " have");
 }
 
-/* A rank has ended. status: as waitpid tells it; -1: its guardian was killed, by the launcher if another was killed before. */
+/* A rank has ended. status: as waitpid says; -1: its guardian was killed, by the launcher if another was
+   before. */
 static void dti_usher_miss(dti_usher *u, int rank, int status) {
     char how[192], ranks[128], text[384];
     if (u->guest[rank].through) return;
     dti_usher_list(u, false, ranks, sizeof ranks);
     if (status >= 0 && WIFSIGNALED(status)) snprintf(how, sizeof how, "by signal %d", WTERMSIG(status));
     else if (status >= 0) snprintf(how, sizeof how, "with exit code %d", WEXITSTATUS(status));
-    else if (u->came < u->here && u->here == u->size) snprintf(how, sizeof how, "killed with its guardian, when %s not come", ranks);
+    else if (u->came < u->here && u->here == u->size)
+        snprintf(how, sizeof how, "killed with its guardian, when %s not come", ranks);
     else snprintf(how, sizeof how, "killed with its guardian");
-    snprintf(text, sizeof text, "dtrain: rank %d (%s, process %d) ended before MPI had started, %s\n", rank, u->host, u->guest[rank].pid, how);
+    snprintf(text, sizeof text, "dtrain: rank %d (%s, process %d) ended before MPI had started, %s\n", rank,
+             u->host, u->guest[rank].pid, how);
     dti_usher_say(u, text);
+}
+
+/* A rank that a signal has stopped; -1: none. */
+static int dti_usher_stopped(const dti_usher *u) {
+    for (int rank = 0; rank < u->size; ++rank) {
+        const dti_guest *g = &u->guest[rank];
+        if (!g->pid) continue;
+        if (dti_process_state(g->pid) == 'T' || dti_process_state(g->guardian) == 'T') return rank;
+    }
+    return -1;
 }
 
 /* The start has taken too long: says whom it waits for. */
 static void dti_usher_give_up(dti_usher *u) {
     const char *const reasons = "not found, ended already, or busy before dt_comm_world";
     char ranks[160], text[512], whom[384];
-    int stopped = -1;
-    for (int rank = 0; rank < u->size; ++rank) {
-        const dti_guest *g = &u->guest[rank];
-        if (g->pid && (dti_process_state(g->pid) == 'T' || dti_process_state(g->guardian) == 'T')) stopped = rank;
-    }
+    const int stopped = dti_usher_stopped(u);
     dti_usher_list(u, u->here != u->size, ranks, sizeof ranks);
     u->since = 1.0;                                   /* nobody comes late any more */
-    if (stopped >= 0) snprintf(whom, sizeof whom, "rank %d (%s, process %d) is stopped by a signal", stopped, u->host, u->guest[stopped].pid);
-    else if (u->came == u->size) snprintf(whom, sizeof whom, "all %d ranks are there, and wait in MPI_Init", u->size);
-    else if (u->here == u->size) snprintf(whom, sizeof whom, "%s not come (%s)", ranks, reasons);
-    else if (u->here > u->came) snprintf(whom, sizeof whom, "of the %d ranks of %s only %s come (the others: %s)", u->here, u->host, ranks, reasons);
-    else snprintf(whom, sizeof whom, "%s come on %s, but not all of the other hosts", ranks, u->host);
-    snprintf(text, sizeof text, "dtrain: MPI has not started in %.0f s: %s; a larger DTRAIN_PATIENCE waits longer\n", u->waited, whom);
+    if (stopped >= 0)
+        snprintf(whom, sizeof whom, "rank %d (%s, process %d) is stopped by a signal", stopped, u->host,
+                 u->guest[stopped].pid);
+    else if (u->came == u->size)
+        snprintf(whom, sizeof whom, "all %d ranks are there, and wait in MPI_Init", u->size);
+    else if (u->here == u->size)
+        snprintf(whom, sizeof whom, "%s not come (%s)", ranks, reasons);
+    else if (u->here > u->came)
+        snprintf(whom, sizeof whom, "of the %d ranks of %s only %s come (the others: %s)", u->here, u->host,
+                 ranks, reasons);
+    else
+        snprintf(whom, sizeof whom, "%s come on %s, but not all of the other hosts", ranks, u->host);
+    snprintf(text, sizeof text, "dtrain: MPI has not started in %.0f s: %s; a larger DTRAIN_PATIENCE waits longer\n",
+             u->waited, whom);
     dti_usher_say(u, text);
 }
 
 static void dti_usher_admit(dti_usher *u) {
-    struct { pid_t pid; uid_t uid; gid_t gid; } peer = { 0, (uid_t)-1, (gid_t)-1 }; /* struct ucred, which hides */
-    socklen_t size = sizeof peer;
+    struct { pid_t pid; uid_t uid; gid_t gid; } peer = { 0, (uid_t)-1, (gid_t)-1 }; /* as struct ucred, */
+    socklen_t size = sizeof peer;                     /* which only _GNU_SOURCE declares */
     const int line = accept(u->line[0].fd, NULL, NULL);
-    const bool ours = line >= 0 && getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
-    if (ours && u->lines < 2 * u->size) u->line[1 + u->lines++] = (struct pollfd){ .fd = line, .events = POLLIN };
-    else if (line >= 0) close(line);
+    if (line < 0) return;
+    const bool ours = getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
+    if (ours && u->lines < 2 * u->size)
+        u->line[1 + u->lines++] = (struct pollfd){ .fd = line, .events = POLLIN };
+    else close(line);
 }
 
 static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
@@ -5757,8 +5777,8 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     }
 }
 
-/* Once one rank is through, all have come; the usher stays until all that it knows are. When it is over, it stays for those that
-   come late, so that they do not call another one. */
+/* Once one rank is through, all have come; the usher stays until all that it knows are. When it is over,
+   it stays for those that come late, so that they do not call another one. */
 static void dti_usher_main(dti_usher *u) {
     dti_watcher_detach(2, u->line[0].fd);
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
@@ -5768,10 +5788,12 @@ static void dti_usher_main(dti_usher *u) {
             if (u->line[i].fd >= 0 && u->line[i].revents) dti_usher_hear(u, &u->line[i]);
         if (u->line[0].revents) dti_usher_admit(u);
         u->waited += passed;
-        if (u->over && (u->came >= u->here || (u->since += passed) > 1.0)) dti_watcher_leave(u->size, u->here ? u->here : u->size);
+        if (u->over && (u->came >= u->here || (u->since += passed) > 1.0))
+            dti_watcher_leave(u->size, u->here ? u->here : u->size);
         if (u->over || u->through || u->waited < u->limit) continue;
         if (!u->came) break;
-        if (u->came < u->here || u->here == u->size || u->waited > 2.0 * u->limit) dti_usher_give_up(u);
+        const bool by_this_host = u->came < u->here || u->here == u->size || dti_usher_stopped(u) >= 0;
+        if (by_this_host || u->waited > 2.0 * u->limit) dti_usher_give_up(u);
     }
     _exit(0);
 }
@@ -5801,44 +5823,47 @@ static int dti_process_parent(int pid) {
     return end && strlen(end) > 4 ? atoi(end + 4) : 0; /* ") S 4711 ..." */
 }
 
-/* The name of the socket. Who launched us is the nearest of our ancestors that was not itself told a rank (a shell between the
-   two was); under Slurm it may be nobody whose environment we may read, but there each step has a number. */
+/* The name of the socket. Who launched us is the nearest of our ancestors that was not itself told a rank
+   (a shell between the two was). Under Slurm each step has a number as well. */
 static void dti_usher_address(struct sockaddr_un *address, const char *rank_variable) {
     const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
     char space[64] = "";                              /* process numbers mean something within one of these */
     int launcher = (int)getppid();
-    while (launcher > 1 && dti_process_has(launcher, rank_variable)) launcher = dti_process_parent(launcher);
+    while (launcher > 1 && dti_process_has(launcher, rank_variable))
+        launcher = dti_process_parent(launcher);
     if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = '\0';
     *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "dtrain %u %d %.20s %.20s.%.20s", (unsigned)getuid(), launcher,
-             space, job ? job : "", step ? step : "");
+    snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "dtrain %u %d %.20s %.20s.%.20s",
+             (unsigned)getuid(), launcher, space, job ? job : "", step ? step : "");
 }
 
 static int dti_ranks_here(const dti_launcher *launcher) {
     const char *list = getenv("SLURM_GTIDS");         /* "0,1,2" */
-    int here = dti_environment(launcher->here, 0);
-    for (; !here && list && *list; ++list) here += *list == ',';
-    return here || !getenv("SLURM_GTIDS") ? here : 1;
+    int here = list && *list;
+    while (list && *list) here += *list++ == ',';
+    return dti_environment(launcher->here, here);
 }
 
 static dt_err dti_no_process(const char *what) {
     struct rlimit most;
     if (errno != EAGAIN || getrlimit(RLIMIT_NPROC, &most) != 0 || most.rlim_cur == RLIM_INFINITY)
         return dti_fail(DT_ECOMM, "no process for the %s of this rank: %s", what, strerror(errno));
-    return dti_fail(DT_ECOMM, "no process for the %s of this rank: all %llu that `ulimit -u` allows are in use", what,
-                    (unsigned long long)most.rlim_cur);
+    return dti_fail(DT_ECOMM, "no process for the %s of this rank: all %llu that `ulimit -u` allows are in use",
+                    what, (unsigned long long)most.rlim_cur);
 }
 
 /* Forks the usher, who listens at the door. */
 static dt_err dti_usher_start(int door, int size, int here) {
     const char *patience = getenv("DTRAIN_PATIENCE");
     struct utsname machine;
-    dti_usher u = { .size = size, .here = here, .limit = 6.0 * (patience && atof(patience) > 0.0 ? atof(patience) : 5.0) };
+    const double said = patience ? atof(patience) : 0.0;
+    dti_usher u = { .size = size, .here = here, .limit = 6.0 * (said > 0.0 ? said : 5.0) };
     u.line = dti_alloc((2 * (size_t)size + 1) * sizeof *u.line);
     u.guest = dti_alloc((size_t)size * sizeof *u.guest);
     dt_err error = u.line && u.guest ? DT_OK : DT_ENOMEM;
     if (error == DT_OK) {
-        snprintf(u.host, sizeof u.host, "%.*s", (int)sizeof u.host - 1, uname(&machine) == 0 ? machine.nodename : "localhost");
+        const char *name = uname(&machine) == 0 ? machine.nodename : "localhost";
+        snprintf(u.host, sizeof u.host, "%.*s", (int)sizeof u.host - 1, name);
         u.line[0] = (struct pollfd){ .fd = door, .events = POLLIN };
         const pid_t child = fork();
         if (child == 0) dti_usher_main(&u);
@@ -5949,8 +5974,8 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
     return error;
 }
 
-/* The end of the start. Where it fails, dt_error() says why; of those who fail alike, the first may say so, and the others wait
-   until they are ended. */
+/* The end of the start. Where it fails, dt_error() says why; of those who fail alike, the first may say so,
+   and the others wait until they are ended. */
 static void dti_start_over(const struct dti_guard *guard, bool well) {
     if (!guard || guard->lines.ranks < 0) return;
     dti_usher_tell(&guard->lines, well ? DTI_NEWS_THROUGH : DTI_NEWS_FAILS, 0);
@@ -5980,13 +6005,15 @@ static void dti_farewell(dt_comm *c, bool aborted) {
    there is none, processes are asked for ten times a second. */
 #ifdef DTRAIN_WITH_MPI
 
-/* The end of a helper that has ended its host's ranks. Slurm does not end the other nodes' because of that, unless srun was told
-   --kill-on-bad-exit, and then not at once; so it is asked to. Not if its step is another one, in which mpiexec was typed. */
+/* The end of a helper that has ended its host's ranks. Slurm does not end the other nodes' because of that,
+   unless srun was told --kill-on-bad-exit, and then not at once; so it is asked to. Not if the step is
+   another one, in which mpiexec was typed. */
 static void dti_watcher_leave(int size, int here) {
     const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
     char name[64] = "";
     if (here < size && job && step && dti_environment("SLURM_STEP_NUM_TASKS", 0) == size) {
-        dti_add_text(name, sizeof name, job), dti_add_text(name, sizeof name, "."), dti_add_text(name, sizeof name, step);
+        dti_add_text(name, sizeof name, job), dti_add_text(name, sizeof name, ".");
+        dti_add_text(name, sizeof name, step);
         execlp("scancel", "scancel", "--quiet", "--signal=KILL", name, (char *)NULL);
     }
     _exit(0);
@@ -6072,8 +6099,9 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
         if (dead == -2) _exit(0);
         if (atomic_load(&c->board->failed)) {                            /* that rank speaks for itself, and ends the job */
             if (failed_at == 0.0) failed_at = dt_now();
-            if (dead >= 0 || dt_now() > failed_at + 2.0) dti_watcher_kill(c), dti_watcher_leave(c->size, c->here);
-            continue;
+            if (dead < 0 && dt_now() < failed_at + 2.0) continue;
+            dti_watcher_kill(c);
+            dti_watcher_leave(c->size, c->here);
         }
         if (dead >= 0 && dti_ended_by_launcher(c, dead)) _exit(0);
         if (dead >= 0) dti_watcher_end(c, fd, dead, DTI_DEAD);
@@ -6121,6 +6149,7 @@ typedef struct dt_doctor_desc {
     uint64_t    settings;    /* hash of everything said on the command line */
     const char *data_name;   /* "mnist" */
     uint64_t    data;        /* hash of the data, if data_name is set; 0: this rank does not have them */
+    bool        leftovers;   /* look for what crashed jobs have left in /dev/shm; reads /proc/.../maps */
 } dt_doctor_desc;
 
 /* Looks at how the job was started, and writes one line for each finding, "error: ..." or "warning: ...", with what to do
@@ -6131,6 +6160,12 @@ DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *te
 #endif /* DTI_DECLARE */
 
 #ifdef DTI_IMPLEMENT
+#ifdef __linux__
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#endif
+
 /* What two ranks must have in common for their floats to agree. */
 static uint64_t dti_build_hash(void) {
     char text[256];
@@ -6175,17 +6210,96 @@ static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes 
 #elif defined(DTRAIN_WITH_MPI)
     mpi = "MPICH", instead = "mpiexec.mpich";
 #endif
-    if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
+    if (strcmp(launcher->name, mpi) == 0)                                /* each says it: there may be no other */
+        dti_note(n, true, "%s runs as one rank alone, though its environment says %s=%d: left over from another job, "
+                 "or from a launcher that %s cannot reach; type %s -n %d %s, or unset %s", program,
+                 launcher->size, jobs, mpi, instead, jobs, program, launcher->size);
+    else if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
     else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher->name, jobs, program);
     else if (strcmp(launcher->name, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
-    else if (strcmp(launcher->name, mpi) == 0)
-        dti_note(n, true, "%s runs as one rank alone, though its environment says %s=%d: left over from another job, or from a launcher that "
-                 "%s cannot reach; type %s -n %d %s, or unset %s", program, launcher->size, jobs, mpi, instead, jobs, program, launcher->size);
     else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher->name, jobs, program, mpi, instead, jobs, program);
 }
 
+/* ---- what is left of jobs that crashed: MPI libraries share memory through files, and remove them at their end ---- */
+
+static const char *const dti_left_names[] = { "mpich_shar_tmp", "ucx_shm_posix_", "vader_segment.", "sm_segment." };
+enum { DTI_LEFT_NAMES = sizeof dti_left_names / sizeof *dti_left_names, DTI_LEFT_MOST = 256 };
+typedef struct dti_left { char name[64]; uint64_t bytes; int kind; bool used; } dti_left;
+
+#ifdef __linux__
+/* Marks those of the files that this process has mapped. */
+static void dti_left_used(const char *pid, dti_left *left, int n) {
+    static const char folder[] = "/dev/shm/";
+    char line[512];
+    snprintf(line, sizeof line, "/proc/%.16s/maps", pid);
+    FILE *maps = fopen(line, "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        const char *name = strstr(line, folder);
+        for (int i = 0; name && i < n; ++i) {
+            const size_t length = strlen(left[i].name);
+            const char *behind = name + sizeof folder - 1;
+            left[i].used |= strncmp(behind, left[i].name, length) == 0 && strchr(" \n", behind[length]);
+        }
+    }
+    if (maps) fclose(maps);
+}
+
+/* Such files of this user, older than a minute, so that they are not those of a job that starts just now. */
+static int dti_left_files(dti_left *left) {
+    DIR *folder = opendir("/dev/shm");
+    const time_t old = time(NULL) - 60;
+    int n = 0;
+    for (struct dirent *e; folder && n < DTI_LEFT_MOST && (e = readdir(folder)) != NULL;)
+        for (int kind = 0; kind < DTI_LEFT_NAMES; ++kind) {
+            struct stat about;
+            const size_t length = strlen(e->d_name);
+            if (strncmp(e->d_name, dti_left_names[kind], strlen(dti_left_names[kind])) != 0) continue;
+            if (length >= sizeof left->name) break;
+            if (fstatat(dirfd(folder), e->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) break;
+            if (about.st_uid != getuid() || about.st_mtime > old) break;
+            left[n].bytes = (uint64_t)about.st_blocks * 512, left[n].kind = kind;
+            memcpy(left[n++].name, e->d_name, length + 1);
+            break;
+        }
+    if (folder) closedir(folder);
+    return n;
+}
+
+static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
+    dti_left *left = dti_alloc(DTI_LEFT_MOST * sizeof *left);
+    const int n = left ? dti_left_files(left) : 0;
+    DIR *processes = n ? opendir("/proc") : NULL;
+    for (struct dirent *e; processes && (e = readdir(processes)) != NULL;)
+        if (e->d_name[0] >= '1' && e->d_name[0] <= '9') dti_left_used(e->d_name, left, n);
+    if (processes) closedir(processes);
+    for (int i = 0; i < n; ++i)
+        if (!left[i].used) ++*files, *bytes += left[i].bytes, *kinds |= (uint64_t)1 << left[i].kind;
+    dti_release(left);
+}
+#else
+static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) { (void)files, (void)bytes, (void)kinds; }
+#endif
+
 /* Which columns of what the ranks have told are looked at. */
-enum { DTI_BUILD, DTI_SETTINGS, DTI_DATA, DTI_COLUMNS };
+enum { DTI_BUILD, DTI_SETTINGS, DTI_DATA, DTI_FILES, DTI_BYTES, DTI_FILE_KINDS, DTI_COLUMNS };
+
+static void dti_examine_left(const dt_comm *c, const uint64_t *all, dti_notes *n) {
+    for (int r = 0; r < c->size; ++r) {
+        const uint64_t *of = all + r * DTI_COLUMNS;
+        char names[160] = "";
+        for (int kind = 0; kind < DTI_LEFT_NAMES; ++kind) {
+            if (!(of[DTI_FILE_KINDS] >> kind & 1)) continue;
+            dti_add_text(names, sizeof names, " /dev/shm/");
+            dti_add_text(names, sizeof names, dti_left_names[kind]), dti_add_text(names, sizeof names, "*");
+        }
+        const int files = (int)of[DTI_FILES];
+        if (files)
+            dti_note(n, false, "host %s: %d file%s of %.1f MB in /dev/shm %s left over from MPI jobs that crashed or "
+                     "were killed, and no process of yours uses them; while no MPI job runs there, type rm -f%s",
+                     c->host[r], files, files == 1 ? "" : "s", 1e-6 * (double)of[DTI_BYTES],
+                     files == 1 ? "is" : "are", names);
+    }
+}
 
 static void dti_examine_ranks(const dt_comm *c, const dt_doctor_desc *d, const char *program, const uint64_t *all, dti_notes *n) {
     int odd = dti_odd_one(all + DTI_BUILD, DTI_COLUMNS, c->size), lacks = -1;
@@ -6204,13 +6318,15 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
     dti_notes n = { text, size, false };
     const char *program = d->program ? d->program : "./program";
     int cores = dt_cores();
-    uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), d->settings, d->data };
+    uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), d->settings, d->data, 0, 0, 0 };
     if (size) text[0] = '\0';
+    if (d->leftovers && c->seat == 0) dti_left_look(&mine[DTI_FILES], &mine[DTI_BYTES], &mine[DTI_FILE_KINDS]);
     dti_examine_launch(c, program, &n);
     uint64_t *all = dti_alloc((size_t)c->size * sizeof mine);
     if (!all) return DT_ENOMEM;
     dt_err error = dt_allgather(c, mine, sizeof mine, all);
     if (error == DT_OK) dti_examine_ranks(c, d, program, all, &n);
+    if (error == DT_OK) dti_examine_left(c, all, &n);
     dti_release(all);
     if (error != DT_OK) return error;
     int64_t here = c->here;

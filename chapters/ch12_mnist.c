@@ -220,7 +220,7 @@ int main(int argc, char **argv) {
     const uint64_t said[] = { (uint64_t)s.epochs, (uint64_t)s.batch, s.seed, (uint64_t)s.adam, (uint64_t)s.algorithm, s.float_sums,
                               (uint64_t)(1e6f * s.lr), (uint64_t)(1e6f * s.momentum), (uint64_t)s.average_every, dt_hash(s.method, strlen(s.method), 0) };
     ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES,
-                                        .settings = dt_hash(said, sizeof said, 0), .data_name = training.name, .data = training.hash }, s.quiet);
+                                        .settings = dt_hash(said, sizeof said, 0), .data_name = training.name, .data = training.hash, .leftovers = s.doctor }, s.quiet);
     if (!s.quiet || s.doctor) print_machine(comm, &training, s.threads);
     if (s.doctor) {
         if (dt_comm_rank(comm) == 0) printf("%d rank%s started as they should be\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s");
