@@ -5654,6 +5654,7 @@ typedef struct dti_usher {
     dti_guest *guest;                                 /* size of them, by rank */
     int size, here, lines, came, through;             /* here: the ranks of this host, by the launcher's word, or 0 */
     bool over;                                        /* everybody is ended, also who comes late */
+    int speaker;                                      /* 1 + the rank that says why first; 0: nobody does */
     double waited, since, limit;                      /* seconds since the first came; since it is over */
     char host[DTI_HOST];
 } dti_usher;
@@ -5670,12 +5671,18 @@ static void dti_usher_kill(const dti_guest *g) {
     if (dti_process_state(g->guardian) == 'T') kill((pid_t)g->guardian, SIGKILL);
 }
 
+/* Nobody speaks any more. Not before: the launcher ends who speaks as soon as another is killed. */
+static void dti_usher_kill_all(dti_usher *u) {
+    u->over = true, u->speaker = 0;
+    for (int rank = 0; rank < u->size; ++rank) dti_usher_kill(&u->guest[rank]);
+}
+
 /* The start has failed, and this is why. */
 static void dti_usher_say(dti_usher *u, const char *text) {
-    ssize_t n = u->over ? 0 : write(2, text, strlen(text));
+    if (u->over) return;
+    ssize_t n = write(2, text, strlen(text));
     (void)n;
-    u->over = true;
-    for (int rank = 0; rank < u->size; ++rank) dti_usher_kill(&u->guest[rank]);
+    dti_usher_kill_all(u);
 }
 
 /* The ranks that have come, or those that have not: "rank 1 has", "ranks 0, 2 have". */
@@ -5695,7 +5702,8 @@ static void dti_usher_list(const dti_usher *u, bool come, char *text, size_t siz
    before. */
 static void dti_usher_miss(dti_usher *u, int rank, int status) {
     char how[192], ranks[128], text[384];
-    if (u->guest[rank].through) return;
+    if (rank + 1 == u->speaker) dti_usher_kill_all(u);
+    if (u->guest[rank].through || u->over) return;
     dti_usher_list(u, false, ranks, sizeof ranks);
     if (status >= 0 && WIFSIGNALED(status)) snprintf(how, sizeof how, "by signal %d", WTERMSIG(status));
     else if (status >= 0) snprintf(how, sizeof how, "with exit code %d", WEXITSTATUS(status));
@@ -5767,13 +5775,12 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     if (news.what == DTI_NEWS_COMES) {
         if (!g->pid) g->guardian = news.number, g->line = line->fd, ++u->came;
         g->pid = news.number;                         /* told twice: before its guardian forks it, and after */
-        if (u->over) dti_usher_kill(g);
+        if (u->over && !u->speaker) dti_usher_kill(g);
     } else if (news.what == DTI_NEWS_ENDED) dti_usher_miss(u, news.rank, news.number);
     else if (news.what == DTI_NEWS_THROUGH) g->through = true, ++u->through;
     else if (!u->over) {                              /* what fails several ranks alike is said by the first */
+        u->over = true, u->speaker = news.rank + 1;
         (void)send(line->fd, "", 1, MSG_NOSIGNAL);
-        g->through = true;
-        dti_usher_say(u, "");
     }
 }
 
@@ -5788,7 +5795,8 @@ static void dti_usher_main(dti_usher *u) {
             if (u->line[i].fd >= 0 && u->line[i].revents) dti_usher_hear(u, &u->line[i]);
         if (u->line[0].revents) dti_usher_admit(u);
         u->waited += passed;
-        if (u->over && (u->came >= u->here || (u->since += passed) > 1.0))
+        if (u->over && (u->since += passed) > 1.0) dti_usher_kill_all(u);
+        if (u->over && !u->speaker && (u->came >= u->here || u->since > 1.0))
             dti_watcher_leave(u->size, u->here ? u->here : u->size);
         if (u->over || u->through || u->waited < u->limit) continue;
         if (!u->came) break;
@@ -5979,7 +5987,9 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
 static void dti_start_over(const struct dti_guard *guard, bool well) {
     if (!guard || guard->lines.ranks < 0) return;
     dti_usher_tell(&guard->lines, well ? DTI_NEWS_THROUGH : DTI_NEWS_FAILS, 0);
+    char answer;
     if (!well) poll(&(struct pollfd){ .fd = guard->lines.ranks, .events = POLLIN }, 1, 3000);
+    if (!well && recv(guard->lines.ranks, &answer, 1, MSG_DONTWAIT) != 1) dti_doze(3000000);
     close(guard->lines.ranks);
 }
 #else
