@@ -5104,6 +5104,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
     if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
     dti_start_over(guard, true);
+    if (guard && c->size > 1) MPI_Barrier(c->mpi);                       /* nobody fails before all are watched */
     return c;
 }
 
@@ -5760,6 +5761,12 @@ static void dti_usher_admit(dti_usher *u) {
     else close(line);
 }
 
+static bool dti_usher_guardians(const dti_usher *u, int line) {
+    for (int rank = 0; rank < u->size; ++rank)
+        if (u->guest[rank].pid && u->guest[rank].line == line) return true;
+    return false;
+}
+
 static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     dti_news news;
     const ssize_t n = recv(line->fd, &news, sizeof news, MSG_DONTWAIT);
@@ -5773,7 +5780,10 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     if (news.rank < 0 || news.rank >= u->size) return;
     dti_guest *g = &u->guest[news.rank];
     if (news.what == DTI_NEWS_COMES) {
-        if (!g->pid) g->guardian = news.number, g->line = line->fd, ++u->came;
+        if (!g->pid) {
+            g->guardian = news.number, g->line = line->fd, ++u->came;
+            (void)send(line->fd, "", 1, MSG_NOSIGNAL); /* it waits for this: from now on it is missed */
+        }
         g->pid = news.number;                         /* told twice: before its guardian forks it, and after */
         if (u->over && !u->speaker) dti_usher_kill(g);
     } else if (news.what == DTI_NEWS_ENDED) dti_usher_miss(u, news.rank, news.number);
@@ -5791,8 +5801,12 @@ static void dti_usher_main(dti_usher *u) {
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
         poll(u->line, (nfds_t)u->lines + 1, 100);
         now = dt_now(), passed = now - before < 0.25 ? now - before : 0.25;
-        for (int i = 1, known = u->lines; i <= known; ++i)
-            if (u->line[i].fd >= 0 && u->line[i].revents) dti_usher_hear(u, &u->line[i]);
+        for (int last = 0; last < 2; ++last)          /* guardians last: a rank may be through, and then end */
+            for (int i = 1; i <= u->lines; ++i)
+                if (u->line[i].fd >= 0 && u->line[i].revents && dti_usher_guardians(u, u->line[i].fd) == last) {
+                    dti_usher_hear(u, &u->line[i]);
+                    u->line[i].revents = 0;
+                }
         if (u->line[0].revents) dti_usher_admit(u);
         u->waited += passed;
         if (u->over && (u->since += passed) > 1.0) dti_usher_kill_all(u);
@@ -5909,6 +5923,9 @@ static dt_err dti_usher_call(dti_lines *l) {
     dti_usher_address(&name, launcher->rank);
     DT_TRY(dti_usher_line(&name, size, dti_ranks_here(launcher), &l->guardians));
     dti_usher_tell(l, DTI_NEWS_COMES, (int)getpid());
+    char answer;
+    struct pollfd known = { .fd = l->guardians, .events = POLLIN };
+    if (l->guardians >= 0 && poll(&known, 1, 3000) == 1) (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
     return l->guardians < 0 ? DT_OK : dti_usher_line(&name, size, dti_ranks_here(launcher), &l->ranks);
 }
 #endif
