@@ -102,6 +102,7 @@ experiment: ch12
 	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
 
 # ---- How MPI jobs start here: launcher, ranks against cores, builds, data, shared memory. RANKS=2
+# ---- Under Slurm: make doctor MPIEXEC="srun --mpi=pmi2"
 RANKS = 2
 doctor: ch12
 	$(MPIEXEC) -n $(RANKS) ./ch12 --doctor

@@ -4909,6 +4909,7 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 #endif
 #ifdef DTRAIN_WITH_MPI
 #include <mpi.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #endif
 
@@ -5316,7 +5317,8 @@ static void dti_watcher_stop(dt_comm *c);
 static void dti_beats_start(dt_comm *c);
 static void dti_beats_stop(dt_comm *c);
 static void dti_farewell(dt_comm *c, bool aborted);
-static struct dti_guard *dti_guardian_start(void);
+static dt_err dti_guardian_start(struct dti_guard **guard);
+static void dti_start_over(const struct dti_guard *guard, bool well);
 static void dti_guard_hosts(dt_comm *c);
 static void *dti_map(size_t bytes);
 static void dti_unmap(void *memory, size_t bytes);
@@ -6271,11 +6273,20 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
     return dti_mpi_wrap(*(const MPI_Comm *)mpi_comm_pointer, false);
 }
 
+/* MPI_Init crashes on a small stack [measured: MPICH 4.0.2 on UCX, at 140 KB, no longer at 150]. */
+static dt_err dti_enough_stack(void) {
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= 192 * 1024) return DT_OK;
+    return dti_fail(DT_ECOMM, "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
+                    (unsigned)(stack.rlim_cur / 1024));
+}
+
 DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
     int started = 0, ended = 0, level = 0;
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
     if (ended) return dti_fail(DT_EARG, "MPI has ended, and cannot be started again"), NULL;
+    if (!started && dti_enough_stack() != DT_OK) return NULL;
     if (!started) dti_shm_avoid();
     if (!started && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return dti_fail(DT_ECOMM, "MPI did not start"), NULL;
@@ -6287,14 +6298,16 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     int started = 0;
     MPI_Initialized(&started);
     bool watched = !(watch && strcmp(watch, "off") == 0), guarded = watched && !started && dti_launched_ranks() > 1;
-    struct dti_guard *guard = guarded ? dti_guardian_start() : NULL;
-    dt_comm *c = dt_comm_mpi(argc, argv);
-    if (!c) return NULL;
+    struct dti_guard *guard = NULL;
+    dt_comm *c = guarded && dti_guardian_start(&guard) != DT_OK ? NULL : dt_comm_mpi(argc, argv);
+    if (!c) return dti_start_over(guard, false), NULL;
     c->guard = guard;
     dti_guard_hosts(c);
     if (c->size == 1) dti_farewell(c, false);                            /* nobody waits for it */
     if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
     if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
+    dti_start_over(guard, true);
+    if (guard && c->size > 1) MPI_Barrier(c->mpi);                       /* nobody fails before all are watched */
     return c;
 }
 
@@ -6318,7 +6331,10 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 
    A rank that dies, stops, loops for ever or leaves too early would leave the others waiting without a word, and some
    of these ways to fail end a job with exit code 0. So every rank shows signs of life (a few stores into memory that
-   its host shares), and under MPI two kinds of helper processes look after the ranks:
+   its host shares), and under MPI three kinds of helper processes look after the ranks:
+
+     an usher, one for each host, is there until MPI has started. It names the rank that ends in MPI_Init, or never comes
+     to it while the others wait there, and ends the job.
 
      a watcher, one for each host, forked by its first rank, reads the signs of life. When a rank fails, it writes one line
      that names rank, host, step and what was being done, and kills the ranks of its host. It writes that line itself,
@@ -6328,12 +6344,13 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
      a guardian, one for each rank, is the process that mpiexec started; the rank is its child. It makes sure that the job
      does not end with 0, and that mpiexec does not act before the watcher has spoken.
 
-   Both end with the job. dt_comm_world starts both; dt_comm_watch starts a watcher alone, and says where it writes.
+   They end with the job. dt_comm_world starts them all; dt_comm_watch starts a watcher alone, and says where it writes.
 
    Patience is counted only while nobody's work goes forward and at least one healthy rank waits inside this section,
    so a rank that is slow, or waits, or loses its core to other programs, is not blamed. Outside of training steps
    (loading, evaluating, saving) it is twelve times as long. A rank that a signal has stopped is named after the plain
-   patience even if the others still work.
+   patience even if the others still work. For MPI to start it is six times as long, or twelve times if ranks of other
+   hosts are missing, and only DTRAIN_PATIENCE can change it.
 
    Over several hosts, the first rank of each sends the others a heartbeat: a host whose ranks all hang is missed there.
 
@@ -6380,6 +6397,8 @@ DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
 #ifdef __linux__
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #endif
 #endif
 
@@ -6744,7 +6763,8 @@ static dt_err dti_miss_a_host(dt_comm *c) {
     const double patience = dti_patience(c);
     for (int h = 0; h < c->hosts; ++h) {
         const struct dti_peer *p = &c->peer[h];
-        const double enough = p->last.stepping || p->last.leaving ? patience : 12.0 * patience;
+        /* a second more than its own watcher takes, which knows better, and whose line should be the only one */
+        const double enough = 1.0 + (p->last.stepping || p->last.leaving ? patience : 12.0 * patience);
         if (h != c->away && p->last.rank >= 0 && p->last.gone >= 0) gone = p->last.gone;
         standing += h != c->away && p->last.rank >= 0 && (double)p->last.still > patience;
         if (h == c->away || p->last.rank < 0 || c->still <= enough || p->silent <= enough) continue;
@@ -6794,25 +6814,329 @@ static int dti_environment(const char *name, int otherwise) {
     return text && *text ? atoi(text) : otherwise;
 }
 
-/* How many processes a launcher has started together, and which of them we are. 0: none has, or one alone. */
-static int dti_launch(int *rank, const char **launcher) {
-    static const struct { const char *size, *rank, *launcher; } known[] = {
-        { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI" }, { "PMI_SIZE", "PMI_RANK", "MPICH" },
-        { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "Slurm" } };
-    for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
-        int jobs = dti_environment(known[i].size, 0);
-        if (jobs < 2) continue;
-        *rank = dti_environment(known[i].rank, 0), *launcher = known[i].launcher;
-        return jobs;
+/* What launchers say in the environment: how many ranks there are, which one we are, how many are on this host. */
+typedef struct dti_launcher { const char *size, *rank, *here, *name; } dti_launcher;
+static const dti_launcher dti_launchers[] = {
+    { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI" },
+    { "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPICH" },
+    { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "", "Slurm" } };
+
+/* The launcher that has started several processes together, of which we are one. NULL: none has. */
+static const dti_launcher *dti_launch(int *ranks, int *rank) {
+    *ranks = *rank = 0;
+    for (size_t i = 0; i < sizeof dti_launchers / sizeof *dti_launchers; ++i) {
+        *ranks = dti_environment(dti_launchers[i].size, 0), *rank = dti_environment(dti_launchers[i].rank, 0);
+        if (*ranks > 1) return &dti_launchers[i];
     }
-    return 0;
+    return NULL;
 }
 
 DTI_LOCAL int dti_launched_ranks(void) {
-    const char *launcher;
-    int rank;
-    return dti_launch(&rank, &launcher);
+    int ranks, rank;
+    return dti_launch(&ranks, &rank) ? ranks : 0;
 }
+
+/* ---- the usher ----
+
+   Until MPI has started, the ranks of a host share nothing, and no launcher tells one that another has
+   ended, or was never there. So the first of them that comes to dt_comm_world leaves an usher behind, with
+   a socket under a name made of what they have in common: who launched them. Each rank opens two lines to
+   it. One its guardian holds, who says that the rank has come, and how it has ended; it closes when the
+   guardian is killed. On the other the rank says that it is through (MPI has started, and is watched), or
+   that it fails. A rank that ends before that, or a start in which nobody gets through, is ended with a
+   sentence. (The name is one of Linux's abstract ones, no file: nothing is left of it, however all ends.) */
+#ifdef DTRAIN_WITH_MPI
+
+static void dti_watcher_detach(int fd, int other);
+static void dti_watcher_leave(int size, int here);
+
+typedef struct dti_lines { int rank, guardians, ranks; } dti_lines;  /* two lines to the usher; -1: none */
+
+#ifdef __linux__
+enum { DTI_NEWS_COMES, DTI_NEWS_ENDED, DTI_NEWS_THROUGH, DTI_NEWS_FAILS };
+typedef struct dti_news { int what, rank, number; } dti_news; /* COMES: its process; ENDED: as waitpid says */
+typedef struct dti_guest { int pid, guardian, line; bool through; } dti_guest;  /* pid 0: it has not come */
+
+typedef struct dti_usher {
+    struct pollfd *line;                              /* 0: where lines come in; two for each rank that has come */
+    dti_guest *guest;                                 /* size of them, by rank */
+    int size, here, lines, came, through;             /* here: the ranks of this host, by the launcher's word, or 0 */
+    bool over;                                        /* everybody is ended, also who comes late */
+    int speaker;                                      /* 1 + the rank that says why first; 0: nobody does */
+    double waited, since, limit;                      /* seconds since the first came; since it is over */
+    char host[DTI_HOST];
+} dti_usher;
+
+static void dti_usher_tell(const dti_lines *l, int what, int number) {
+    const dti_news news = { what, l->rank, number };
+    const int line = what < DTI_NEWS_THROUGH ? l->guardians : l->ranks;
+    if (line >= 0) (void)send(line, &news, sizeof news, MSG_NOSIGNAL);
+}
+
+static void dti_usher_kill(const dti_guest *g) {
+    if (!g->pid || g->through) return;
+    kill((pid_t)g->pid, SIGKILL);
+    if (dti_process_state(g->guardian) == 'T') kill((pid_t)g->guardian, SIGKILL);
+}
+
+/* Nobody speaks any more. Not before: the launcher ends who speaks as soon as another is killed. */
+static void dti_usher_kill_all(dti_usher *u) {
+    u->over = true, u->speaker = 0;
+    for (int rank = 0; rank < u->size; ++rank) dti_usher_kill(&u->guest[rank]);
+}
+
+/* The start has failed, and this is why. */
+static void dti_usher_say(dti_usher *u, const char *text) {
+    if (u->over) return;
+    ssize_t n = write(2, text, strlen(text));
+    (void)n;
+    dti_usher_kill_all(u);
+}
+
+/* The ranks that have come, or those that have not: "rank 1 has", "ranks 0, 2 have". */
+static void dti_usher_list(const dti_usher *u, bool come, char *text, size_t size) {
+    const int count = come ? u->came : u->size - u->came;
+    char number[16];
+    snprintf(text, size, count == 1 ? "rank" : "ranks");
+    for (int rank = 0, listed = 0; rank < u->size && listed <= 16; ++rank) {
+        if ((u->guest[rank].pid != 0) != come) continue;
+        snprintf(number, sizeof number, listed ? ", %d" : " %d", rank);
+        dti_add_text(text, size, listed++ < 16 ? number : ", ...");
+    }
+    dti_add_text(text, size, count == 1 ? " has" : " have");
+}
+
+/* A rank has ended. status: as waitpid says; -1: its guardian was killed, by the launcher if another was
+   before. */
+static void dti_usher_miss(dti_usher *u, int rank, int status) {
+    char how[192], ranks[128], text[384];
+    if (rank + 1 == u->speaker) dti_usher_kill_all(u);
+    if (u->guest[rank].through || u->over) return;
+    dti_usher_list(u, false, ranks, sizeof ranks);
+    if (status >= 0 && WIFSIGNALED(status)) snprintf(how, sizeof how, "by signal %d", WTERMSIG(status));
+    else if (status >= 0) snprintf(how, sizeof how, "with exit code %d", WEXITSTATUS(status));
+    else if (u->came < u->here && u->here == u->size)
+        snprintf(how, sizeof how, "killed with its guardian, when %s not come", ranks);
+    else snprintf(how, sizeof how, "killed with its guardian");
+    snprintf(text, sizeof text, "dtrain: rank %d (%s, process %d) ended before MPI had started, %s\n", rank,
+             u->host, u->guest[rank].pid, how);
+    dti_usher_say(u, text);
+}
+
+/* A rank that a signal has stopped; -1: none. */
+static int dti_usher_stopped(const dti_usher *u) {
+    for (int rank = 0; rank < u->size; ++rank) {
+        const dti_guest *g = &u->guest[rank];
+        if (!g->pid) continue;
+        if (dti_process_state(g->pid) == 'T' || dti_process_state(g->guardian) == 'T') return rank;
+    }
+    return -1;
+}
+
+/* The start has taken too long: says whom it waits for. */
+static void dti_usher_give_up(dti_usher *u) {
+    const char *const reasons = "not found, ended already, or busy before dt_comm_world";
+    char ranks[160], text[512], whom[384];
+    const int stopped = dti_usher_stopped(u);
+    dti_usher_list(u, u->here != u->size, ranks, sizeof ranks);
+    u->since = 1.0;                                   /* nobody comes late any more */
+    if (stopped >= 0)
+        snprintf(whom, sizeof whom, "rank %d (%s, process %d) is stopped by a signal", stopped, u->host,
+                 u->guest[stopped].pid);
+    else if (u->came == u->size)
+        snprintf(whom, sizeof whom, "all %d ranks are there, and wait in MPI_Init", u->size);
+    else if (u->here == u->size)
+        snprintf(whom, sizeof whom, "%s not come (%s)", ranks, reasons);
+    else if (u->here > u->came)
+        snprintf(whom, sizeof whom, "of the %d ranks of %s only %s come (the others: %s)", u->here, u->host,
+                 ranks, reasons);
+    else
+        snprintf(whom, sizeof whom, "%s come on %s, but not all of the other hosts", ranks, u->host);
+    snprintf(text, sizeof text, "dtrain: MPI has not started in %.0f s: %s; a larger DTRAIN_PATIENCE waits longer\n",
+             u->waited, whom);
+    dti_usher_say(u, text);
+}
+
+static void dti_usher_admit(dti_usher *u) {
+    struct { pid_t pid; uid_t uid; gid_t gid; } peer = { 0, (uid_t)-1, (gid_t)-1 }; /* as struct ucred, */
+    socklen_t size = sizeof peer;                     /* which only _GNU_SOURCE declares */
+    const int line = accept(u->line[0].fd, NULL, NULL);
+    if (line < 0) return;
+    const bool ours = getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
+    if (ours && u->lines < 2 * u->size)
+        u->line[1 + u->lines++] = (struct pollfd){ .fd = line, .events = POLLIN };
+    else close(line);
+}
+
+static bool dti_usher_guardians(const dti_usher *u, int line) {
+    for (int rank = 0; rank < u->size; ++rank)
+        if (u->guest[rank].pid && u->guest[rank].line == line) return true;
+    return false;
+}
+
+static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
+    dti_news news;
+    const ssize_t n = recv(line->fd, &news, sizeof news, MSG_DONTWAIT);
+    if (n != (ssize_t)sizeof news) {                  /* closed */
+        for (int rank = 0; rank < u->size; ++rank)
+            if (u->guest[rank].pid && u->guest[rank].line == line->fd) dti_usher_miss(u, rank, -1);
+        close(line->fd);
+        line->fd = -1;
+        return;
+    }
+    if (news.rank < 0 || news.rank >= u->size) return;
+    dti_guest *g = &u->guest[news.rank];
+    if (news.what == DTI_NEWS_COMES) {
+        if (!g->pid) {
+            g->guardian = news.number, g->line = line->fd, ++u->came;
+            (void)send(line->fd, "", 1, MSG_NOSIGNAL); /* it waits for this: from now on it is missed */
+        }
+        g->pid = news.number;                         /* told twice: before its guardian forks it, and after */
+        if (u->over && !u->speaker) dti_usher_kill(g);
+    } else if (news.what == DTI_NEWS_ENDED) dti_usher_miss(u, news.rank, news.number);
+    else if (news.what == DTI_NEWS_THROUGH) g->through = true, ++u->through;
+    else if (!u->over) {                              /* what fails several ranks alike is said by the first */
+        u->over = true, u->speaker = news.rank + 1;
+        (void)send(line->fd, "", 1, MSG_NOSIGNAL);
+    }
+}
+
+/* Once one rank is through, all have come; the usher stays until all that it knows are. When it is over,
+   it stays for those that come late, so that they do not call another one. */
+static void dti_usher_main(dti_usher *u) {
+    dti_watcher_detach(2, u->line[0].fd);
+    for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
+        poll(u->line, (nfds_t)u->lines + 1, 100);
+        now = dt_now(), passed = now - before < 0.25 ? now - before : 0.25;
+        for (int last = 0; last < 2; ++last)          /* guardians last: a rank may be through, and then end */
+            for (int i = 1; i <= u->lines; ++i)
+                if (u->line[i].fd >= 0 && u->line[i].revents && dti_usher_guardians(u, u->line[i].fd) == last) {
+                    dti_usher_hear(u, &u->line[i]);
+                    u->line[i].revents = 0;
+                }
+        if (u->line[0].revents) dti_usher_admit(u);
+        u->waited += passed;
+        if (u->over && (u->since += passed) > 1.0) dti_usher_kill_all(u);
+        if (u->over && !u->speaker && (u->came >= u->here || u->since > 1.0))
+            dti_watcher_leave(u->size, u->here ? u->here : u->size);
+        if (u->over || u->through || u->waited < u->limit) continue;
+        if (!u->came) break;
+        const bool by_this_host = u->came < u->here || u->here == u->size || dti_usher_stopped(u) >= 0;
+        if (by_this_host || u->waited > 2.0 * u->limit) dti_usher_give_up(u);
+    }
+    _exit(0);
+}
+
+/* Whether that process was started with this variable set. */
+static bool dti_process_has(int pid, const char *name) {
+    const size_t length = strlen(name);
+    char path[40];
+    bool has = false;
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    FILE *file = fopen(path, "r");
+    size_t at = 0;                                    /* so many letters are as in the name; SIZE_MAX: no longer */
+    for (int letter; file && !has && (letter = getc(file)) != EOF;) {
+        has = at == length && letter == '=';
+        at = letter == '\0' ? 0 : at < length && letter == name[at] ? at + 1 : SIZE_MAX;
+    }
+    if (file) fclose(file);
+    return has;
+}
+
+static int dti_process_parent(int pid) {
+    char path[40], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (file) text[fread(text, 1, sizeof text - 1, file)] = '\0', fclose(file);
+    const char *end = strrchr(text, ')');             /* the name before it may hold anything */
+    return end && strlen(end) > 4 ? atoi(end + 4) : 0; /* ") S 4711 ..." */
+}
+
+/* The name of the socket. Who launched us is the nearest of our ancestors that was not itself told a rank
+   (a shell between the two was). Under Slurm each step has a number as well. */
+static void dti_usher_address(struct sockaddr_un *address, const char *rank_variable) {
+    const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+    char space[64] = "";                              /* process numbers mean something within one of these */
+    int launcher = (int)getppid();
+    while (launcher > 1 && dti_process_has(launcher, rank_variable))
+        launcher = dti_process_parent(launcher);
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) space[0] = '\0';
+    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "dtrain %u %d %.20s %.20s.%.20s",
+             (unsigned)getuid(), launcher, space, job ? job : "", step ? step : "");
+}
+
+static int dti_ranks_here(const dti_launcher *launcher) {
+    const char *list = getenv("SLURM_GTIDS");         /* "0,1,2" */
+    int here = list && *list;
+    while (list && *list) here += *list++ == ',';
+    return dti_environment(launcher->here, here);
+}
+
+static dt_err dti_no_process(const char *what) {
+    struct rlimit most;
+    if (errno != EAGAIN || getrlimit(RLIMIT_NPROC, &most) != 0 || most.rlim_cur == RLIM_INFINITY)
+        return dti_fail(DT_ECOMM, "no process for the %s of this rank: %s", what, strerror(errno));
+    return dti_fail(DT_ECOMM, "no process for the %s of this rank: all %llu that `ulimit -u` allows are in use",
+                    what, (unsigned long long)most.rlim_cur);
+}
+
+/* Forks the usher, who listens at the door. */
+static dt_err dti_usher_start(int door, int size, int here) {
+    const char *patience = getenv("DTRAIN_PATIENCE");
+    struct utsname machine;
+    const double said = patience ? atof(patience) : 0.0;
+    dti_usher u = { .size = size, .here = here, .limit = 6.0 * (said > 0.0 ? said : 5.0) };
+    u.line = dti_alloc((2 * (size_t)size + 1) * sizeof *u.line);
+    u.guest = dti_alloc((size_t)size * sizeof *u.guest);
+    dt_err error = u.line && u.guest ? DT_OK : DT_ENOMEM;
+    if (error == DT_OK) {
+        const char *name = uname(&machine) == 0 ? machine.nodename : "localhost";
+        snprintf(u.host, sizeof u.host, "%.*s", (int)sizeof u.host - 1, name);
+        u.line[0] = (struct pollfd){ .fd = door, .events = POLLIN };
+        const pid_t child = fork();
+        if (child == 0) dti_usher_main(&u);
+        if (child < 0) error = dti_no_process("usher");
+    }
+    dti_release(u.line), dti_release(u.guest);
+    return error;
+}
+
+/* A line to the usher, who is called if there is none yet. *line becomes -1 where there are no such sockets. */
+static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int here, int *line) {
+    const struct sockaddr *address = (const struct sockaddr *)(const void *)name;
+    for (int tries = 0; tries < 1000; ++tries) {
+        *line = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (*line < 0 || connect(*line, address, sizeof *name) == 0) return DT_OK;
+        const bool nobody = errno == ECONNREFUSED;
+        close(*line), *line = -1;
+        if (!nobody) return DT_OK;
+        const int door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        const bool first = door >= 0 && bind(door, address, sizeof *name) == 0 && listen(door, 4096) == 0;
+        const dt_err error = first ? dti_usher_start(door, size, here) : DT_OK;
+        if (door >= 0) close(door);
+        if (error != DT_OK) return error;
+        if (!first) dti_doze(1000);                   /* somebody else's will listen in a moment */
+    }
+    return DT_OK;
+}
+
+static dt_err dti_usher_call(dti_lines *l) {
+    struct sockaddr_un name;
+    int size;
+    const dti_launcher *launcher = dti_launch(&size, &l->rank);
+    l->guardians = l->ranks = -1;
+    if (!launcher) return DT_OK;
+    dti_usher_address(&name, launcher->rank);
+    DT_TRY(dti_usher_line(&name, size, dti_ranks_here(launcher), &l->guardians));
+    dti_usher_tell(l, DTI_NEWS_COMES, (int)getpid());
+    char answer;
+    struct pollfd known = { .fd = l->guardians, .events = POLLIN };
+    if (l->guardians >= 0 && poll(&known, 1, 3000) == 1) (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
+    return l->guardians < 0 ? DT_OK : dti_usher_line(&name, size, dti_ranks_here(launcher), &l->ranks);
+}
+#endif
+#endif
 
 /* ---- the guardian ----
 
@@ -6825,7 +7149,7 @@ DTI_LOCAL int dti_launched_ranks(void) {
 #ifdef DTRAIN_WITH_MPI
 
 enum { DTI_SILENT, DTI_SAID_GOODBYE, DTI_ABORTED };
-struct dti_guard { _Atomic int farewell, hosts; };
+struct dti_guard { _Atomic int farewell, hosts; dti_lines lines; };
 
 #ifdef __linux__
 /* Zeroed memory that processes forked later see as well. NULL if there is none. */
@@ -6844,6 +7168,7 @@ static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const 
         ended = waitpid(child, &status, WNOHANG);
         if (ended < 0 && errno == ECHILD) break;
     }
+    dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (atomic_load(&guard->farewell) == DTI_SILENT) dti_doze(200000);
     const bool failed = atomic_load(&guard->farewell) != DTI_SAID_GOODBYE;
@@ -6854,28 +7179,46 @@ static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const 
     _exit(failed && code == 0 ? 1 : code);
 }
 
-/* Returns in the child alone; NULL if there is no need of a guardian, or no way to have one. */
-static struct dti_guard *dti_guardian_start(void) {
+/* Returns in the child alone, or with an error if there are no processes to be had. */
+static dt_err dti_guardian_start(struct dti_guard **made) {
     sigset_t all, before;
     pid_t parent = getpid(), child;
-    struct dti_guard *guard = dti_map(sizeof *guard);
-    if (!guard) return NULL;
+    struct dti_guard *guard = *made = dti_map(sizeof *guard);
+    if (!guard) return dti_fail(DT_ENOMEM, "no memory for a guardian");
+    DT_TRY(dti_usher_call(&guard->lines));
     signal(SIGCHLD, SIG_DFL);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
     child = fork();
-    if (child > 0) dti_guardian_main(guard, child, &all);
+    if (child > 0) {
+        if (guard->lines.ranks >= 0) close(guard->lines.ranks);
+        dti_usher_tell(&guard->lines, DTI_NEWS_COMES, (int)child);
+        dti_guardian_main(guard, child, &all);
+    }
     if (child == 0) {
         setpgid(0, 0);                                                   /* a signal to the group comes once: from the guardian */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
+        if (guard->lines.guardians >= 0) close(guard->lines.guardians);
     }
+    const dt_err error = child < 0 ? dti_no_process("guardian") : DT_OK;
     sigprocmask(SIG_SETMASK, &before, NULL);
-    if (child < 0) dti_unmap(guard, sizeof *guard), guard = NULL;
-    return guard;
+    return error;
+}
+
+/* The end of the start. Where it fails, dt_error() says why; of those who fail alike, the first may say so,
+   and the others wait until they are ended. */
+static void dti_start_over(const struct dti_guard *guard, bool well) {
+    if (!guard || guard->lines.ranks < 0) return;
+    dti_usher_tell(&guard->lines, well ? DTI_NEWS_THROUGH : DTI_NEWS_FAILS, 0);
+    char answer;
+    if (!well) poll(&(struct pollfd){ .fd = guard->lines.ranks, .events = POLLIN }, 1, 3000);
+    if (!well && recv(guard->lines.ranks, &answer, 1, MSG_DONTWAIT) != 1) dti_doze(3000000);
+    close(guard->lines.ranks);
 }
 #else
-static struct dti_guard *dti_guardian_start(void) { return NULL; }
+static dt_err dti_guardian_start(struct dti_guard **guard) { return (void)guard, DT_OK; }
+static void dti_start_over(const struct dti_guard *guard, bool well) { (void)guard, (void)well; }
 static void *dti_map(size_t bytes) { (void)bytes; return NULL; }
 static void dti_unmap(void *memory, size_t bytes) { (void)memory, (void)bytes; }
 #endif
@@ -6896,7 +7239,21 @@ static void dti_farewell(dt_comm *c, bool aborted) {
    there is none, processes are asked for ten times a second. */
 #ifdef DTRAIN_WITH_MPI
 
-static void dti_watcher_detach(int fd) {
+/* The end of a helper that has ended its host's ranks. Slurm does not end the other nodes' because of that,
+   unless srun was told --kill-on-bad-exit, and then not at once; so it is asked to. Not if the step is
+   another one, in which mpiexec was typed. */
+static void dti_watcher_leave(int size, int here) {
+    const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+    char name[64] = "";
+    if (here < size && job && step && dti_environment("SLURM_STEP_NUM_TASKS", 0) == size) {
+        dti_add_text(name, sizeof name, job), dti_add_text(name, sizeof name, ".");
+        dti_add_text(name, sizeof name, step);
+        execlp("scancel", "scancel", "--quiet", "--signal=KILL", name, (char *)NULL);
+    }
+    _exit(0);
+}
+
+static void dti_watcher_detach(int fd, int other) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     setsid();
@@ -6906,7 +7263,7 @@ static void dti_watcher_detach(int fd) {
         sigaction(number, &action, NULL);
     }
     for (int i = 0; i < 1024; ++i)
-        if (i != fd) close(i);
+        if (i != fd && i != other) close(i);
 #if defined(__linux__) && defined(SYS_sched_setattr)
     /* A short time slice: Linux then lets it run as soon as it wakes, also on a busy machine. It is not needed, only quick. */
     struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t slice, deadline, period; } fast =
@@ -6933,7 +7290,7 @@ static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
     dti_add_text(text, sizeof text, "\n");
     if (dti_blame(c, seat, fate) && fd >= 0) { ssize_t n = write(fd, text, strlen(text)); (void)n; }
     dti_watcher_kill(c);
-    _exit(0);
+    dti_watcher_leave(c->size, c->here);
 }
 
 /* Of those that ended since the last look, the one seen alive longest ago: it went first, and mpiexec ended the others.
@@ -6962,7 +7319,7 @@ static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
 
 static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
     double failed_at = 0.0;
-    dti_watcher_detach(fd);
+    dti_watcher_detach(fd, fd);
     for (int i = 0; i < c->here; ++i) {
         process[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
 #if defined(__linux__) && defined(SYS_pidfd_open)
@@ -6976,8 +7333,9 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
         if (dead == -2) _exit(0);
         if (atomic_load(&c->board->failed)) {                            /* that rank speaks for itself, and ends the job */
             if (failed_at == 0.0) failed_at = dt_now();
-            if (dead >= 0 || dt_now() > failed_at + 2.0) dti_watcher_kill(c), _exit(0);
-            continue;
+            if (dead < 0 && dt_now() < failed_at + 2.0) continue;
+            dti_watcher_kill(c);
+            dti_watcher_leave(c->size, c->here);
         }
         if (dead >= 0 && dti_ended_by_launcher(c, dead)) _exit(0);
         if (dead >= 0) dti_watcher_end(c, fd, dead, DTI_DEAD);
@@ -7025,6 +7383,7 @@ typedef struct dt_doctor_desc {
     const char *settings;    /* everything said on the command line, one option a line: "--epochs 2\n--profile\n" */
     const char *data_name;   /* "mnist" */
     uint64_t    data;        /* hash of the data, if data_name is set; 0: this rank does not have them */
+    bool        leftovers;   /* look for what crashed jobs have left in /dev/shm; reads /proc/.../maps */
 } dt_doctor_desc;
 
 /* Looks at how the job was started, and writes one line for each finding, "error: ..." or "warning: ...", with what to do
@@ -7035,6 +7394,12 @@ DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *te
 #endif /* DTI_DECLARE */
 
 #ifdef DTI_IMPLEMENT
+#ifdef __linux__
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#endif
+
 /* What two ranks must have in common to understand each other; for their floats, see [S5.9]. */
 static uint64_t dti_build_hash(void) {
     char text[256];
@@ -7064,19 +7429,23 @@ static void dti_note(dti_notes *n, bool error, const char *format, ...) {
 }
 
 static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes *n) {
-    const char *launcher = "";
-    int rank = 0, jobs = c->size == 1 ? dti_launch(&rank, &launcher) : 0;
-    if (!jobs) return;
+    int rank, jobs;
+    const dti_launcher *launcher = c->size == 1 ? dti_launch(&jobs, &rank) : NULL;
+    if (!launcher) return;
     const char *mpi = "", *instead = "mpiexec";
 #if defined(DTRAIN_WITH_MPI) && defined(OPEN_MPI)
     mpi = "Open MPI", instead = "mpiexec.openmpi";
 #elif defined(DTRAIN_WITH_MPI)
     mpi = "MPICH", instead = "mpiexec.mpich";
 #endif
-    if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
-    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher, jobs, program);
-    else if (strcmp(launcher, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
-    else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher, jobs, program, mpi, instead, jobs, program);
+    if (strcmp(launcher->name, mpi) == 0)                                /* each says it: there may be no other */
+        dti_note(n, true, "%s runs as one rank alone, though its environment says %s=%d: left over from another job, "
+                 "or from a launcher that %s cannot reach; type %s -n %d %s, or unset %s", program,
+                 launcher->size, jobs, mpi, instead, jobs, program, launcher->size);
+    else if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
+    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher->name, jobs, program);
+    else if (strcmp(launcher->name, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
+    else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher->name, jobs, program, mpi, instead, jobs, program);
 }
 
 /* A line of settings that `other` does not have, or NULL. */
@@ -7089,6 +7458,87 @@ static const char *dti_line_not_in(const char *settings, const char *other, int 
         if (!there) return s;
     }
     return NULL;
+}
+
+/* ---- what is left of jobs that crashed: MPI libraries share memory through files, and remove them at their end ---- */
+
+static const char *const dti_left_names[] = { "mpich_shar_tmp", "ucx_shm_posix_", "vader_segment.", "sm_segment." };
+enum { DTI_LEFT_NAMES = sizeof dti_left_names / sizeof *dti_left_names, DTI_LEFT_MOST = 256 };
+typedef struct dti_left { char name[64]; uint64_t bytes; int kind; bool used; } dti_left;
+
+#ifdef __linux__
+/* Marks those of the files that this process has mapped. */
+static void dti_left_used(const char *pid, dti_left *left, int n) {
+    static const char folder[] = "/dev/shm/";
+    char line[512];
+    snprintf(line, sizeof line, "/proc/%.16s/maps", pid);
+    FILE *maps = fopen(line, "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        const char *name = strstr(line, folder);
+        for (int i = 0; name && i < n; ++i) {
+            const size_t length = strlen(left[i].name);
+            const char *behind = name + sizeof folder - 1;
+            left[i].used |= strncmp(behind, left[i].name, length) == 0 && strchr(" \n", behind[length]);
+        }
+    }
+    if (maps) fclose(maps);
+}
+
+/* Such files of this user, older than a minute, so that they are not those of a job that starts just now. */
+static int dti_left_files(dti_left *left) {
+    DIR *folder = opendir("/dev/shm");
+    const time_t old = time(NULL) - 60;
+    int n = 0;
+    for (struct dirent *e; folder && n < DTI_LEFT_MOST && (e = readdir(folder)) != NULL;)
+        for (int kind = 0; kind < DTI_LEFT_NAMES; ++kind) {
+            struct stat about;
+            const size_t length = strlen(e->d_name);
+            if (strncmp(e->d_name, dti_left_names[kind], strlen(dti_left_names[kind])) != 0) continue;
+            if (length >= sizeof left->name) break;
+            if (fstatat(dirfd(folder), e->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) break;
+            if (about.st_uid != getuid() || about.st_mtime > old) break;
+            left[n].bytes = (uint64_t)about.st_blocks * 512, left[n].kind = kind;
+            memcpy(left[n++].name, e->d_name, length + 1);
+            break;
+        }
+    if (folder) closedir(folder);
+    return n;
+}
+
+static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
+    dti_left *left = dti_alloc(DTI_LEFT_MOST * sizeof *left);
+    const int n = left ? dti_left_files(left) : 0;
+    DIR *processes = n ? opendir("/proc") : NULL;
+    for (struct dirent *e; processes && (e = readdir(processes)) != NULL;)
+        if (e->d_name[0] >= '1' && e->d_name[0] <= '9') dti_left_used(e->d_name, left, n);
+    if (processes) closedir(processes);
+    for (int i = 0; i < n; ++i)
+        if (!left[i].used) ++*files, *bytes += left[i].bytes, *kinds |= (uint64_t)1 << left[i].kind;
+    dti_release(left);
+}
+#else
+static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) { (void)files, (void)bytes, (void)kinds; }
+#endif
+
+/* Which columns of what the ranks have told are looked at. */
+enum { DTI_BUILD, DTI_ARITHMETIC, DTI_SETTINGS, DTI_DATA, DTI_FILES, DTI_BYTES, DTI_FILE_KINDS, DTI_COLUMNS };
+
+static void dti_examine_left(const dt_comm *c, const uint64_t *all, dti_notes *n) {
+    for (int r = 0; r < c->size; ++r) {
+        const uint64_t *of = all + r * DTI_COLUMNS;
+        char names[160] = "";
+        for (int kind = 0; kind < DTI_LEFT_NAMES; ++kind) {
+            if (!(of[DTI_FILE_KINDS] >> kind & 1)) continue;
+            dti_add_text(names, sizeof names, " /dev/shm/");
+            dti_add_text(names, sizeof names, dti_left_names[kind]), dti_add_text(names, sizeof names, "*");
+        }
+        const int files = (int)of[DTI_FILES];
+        if (files)
+            dti_note(n, false, "host %s: %d file%s of %.1f MB in /dev/shm %s left over from MPI jobs that crashed or "
+                     "were killed, and no process of yours uses them; while no MPI job runs there, type rm -f%s",
+                     c->host[r], files, files == 1 ? "" : "s", 1e-6 * (double)of[DTI_BYTES],
+                     files == 1 ? "is" : "are", names);
+    }
 }
 
 /* Two ranks were told different things: which. All ranks hear both, and write the same line. */
@@ -7116,8 +7566,6 @@ static dt_err dti_examine_settings(dt_comm *c, const char *settings, int odd, in
     return DT_OK;
 }
 
-/* Which columns of what the ranks have told are looked at. */
-enum { DTI_BUILD, DTI_ARITHMETIC, DTI_SETTINGS, DTI_DATA, DTI_COLUMNS };
 
 static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program,
                                 const uint64_t *all, dti_notes *n) {
@@ -7146,13 +7594,15 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
     const char *program = d->program ? d->program : "./program";
     int cores = dt_cores();
     const uint64_t said = d->settings ? dt_hash(d->settings, strlen(d->settings), 0) : 0;
-    const uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), dti_arithmetic_hash(), said, d->data };
+    uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), dti_arithmetic_hash(), said, d->data, 0, 0, 0 };
     if (size) text[0] = '\0';
+    if (d->leftovers && c->seat == 0) dti_left_look(&mine[DTI_FILES], &mine[DTI_BYTES], &mine[DTI_FILE_KINDS]);
     dti_examine_launch(c, program, &n);
     uint64_t *all = dti_alloc((size_t)c->size * sizeof mine);
     if (!all) return DT_ENOMEM;
     dt_err error = dt_allgather(c, mine, sizeof mine, all);
     if (error == DT_OK) error = dti_examine_ranks(c, d, program, all, &n);
+    if (error == DT_OK) dti_examine_left(c, all, &n);
     dti_release(all);
     if (error != DT_OK) return error;
     int64_t here = c->here;

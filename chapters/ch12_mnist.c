@@ -226,7 +226,7 @@ int main(int argc, char **argv) {
     dt_dataset training, testing;
     load_data(comm, s.data, "ch12", &training, &testing);
     const uint32_t groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES;
-    ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = groups }, s.quiet);
+    ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = groups, .leftovers = s.doctor }, s.quiet);
     if (!s.quiet || s.doctor) print_machine(comm, &training, s.threads);
     if (s.doctor) {
         if (dt_comm_rank(comm) == 0) printf("%d rank%s started as they should be\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s");

@@ -36,6 +36,17 @@ static bool is(const dt_comm *comm, const char *what) { return dt_comm_rank(comm
 
 typedef struct run { dt_comm *comm; dt_net *net; } run;
 
+/* MPI's profiling interface lets a program stand before its functions: here the victim fails in MPI_Init. */
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    const char *rank = getenv("PMI_RANK");
+    const bool here = rank && atoi(rank) == victim;
+    if (here && strcmp(how, "init-kill") == 0) kill(getpid(), SIGKILL);
+    if (here && strcmp(how, "init-guardian") == 0) kill(getppid(), SIGKILL), sleep(60);
+    if (here && strcmp(how, "init-stop") == 0) kill(getpid(), SIGSTOP);
+    if (here && strcmp(how, "init-exit") == 0) exit(3);
+    return PMPI_Init_thread(argc, argv, required, provided);
+}
+
 /* In the fifth step of the second epoch. */
 static bool on_step(const dt_progress *p, void *user) {
     run *r = user;
@@ -54,9 +65,10 @@ static bool on_step(const dt_progress *p, void *user) {
 }
 
 int main(int argc, char **argv) {
+    if (argc > 3) how = argv[2], victim = atoi(argv[3]);
     dt_comm *comm = dt_comm_world(&argc, &argv);
-    if (!comm || argc < 4) return fprintf(stderr, "fault METHOD HOW VICTIM [SECONDS]\n"), 2;
-    how = argv[2], victim = atoi(argv[3]);
+    if (!comm) return fprintf(stderr, "%s\n", dt_error()), 1;
+    if (argc < 4) return fprintf(stderr, "fault METHOD HOW VICTIM [SECONDS]\n"), 2;
     if (argc > 4) dt_comm_set_patience(comm, atof(argv[4]));
 
     dt_dataset data;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Seven ways for a rank to fail, on 2 and 4 ranks, in both trainers: the job must end non-zero in time, with one line on
+# Ways for a rank to fail, on 2 and 4 ranks, at the start and in both trainers: the job must end non-zero in time, with one line on
 # standard error that names the rank, its host, the step, and what differs. Healthy runs, also on a busy machine, must be silent.
 #
 #   tests/test_fault.sh [fault]       the program made from tests/fault.c; without it, it is compiled here
@@ -8,7 +8,7 @@ MPIEXEC=$(command -v mpiexec.mpich || echo mpiexec)
 MPICC=$(command -v mpicc.mpich || echo mpicc)
 work=$(mktemp -d) || exit 2
 trap 'kill $busy 2>/dev/null; rm -rf "$work"' EXIT
-passed=0 failed=0 busy= hosts=
+passed=0 failed=0 busy= hosts= beside=
 
 program=$1
 if [ -z "$program" ]; then
@@ -44,6 +44,38 @@ healthy() {
     what="$3${busy:+, busy machine}, $1 ranks${hosts:+ on two hosts}, $2: exit code $code, $ms ms"
     if [ "$code" -ne 0 ] || [ -s "$work/err" ]; then fail "$what: must be silent"
     else passed=$((passed + 1)); echo "ok     $what"; fi
+}
+
+# unstarted PATTERN CMD ...: a job whose start fails: one line, which must match, and an end; patience of 1.2 s
+unstarted() {
+    pattern=$1
+    shift
+    start=$(now)
+    DTRAIN_PATIENCE=0.2 timeout -k 1 30 "$@" >"$work/out" 2>"$work/err"
+    code=$? ms=$((($(now) - start) / 1000000))
+    what="start${busy:+, busy machine}: $pattern: exit code $code, $ms ms"
+    lines=$(grep -c -E 'dtrain: |too small|no process' "$work/err")
+    if [ "$code" -eq 0 ] || [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then fail "$what: must end non-zero"
+    elif [ "$ms" -gt 5000 ]; then fail "$what: too late"
+    elif [ "$lines" -ne 1 ]; then fail "$what: $lines lines, wanted 1"
+    elif ! grep -q -E "$pattern" "$work/err"; then fail "$what: wanted $pattern"
+    else passed=$((passed + 1)); echo "ok     $what"; fi
+}
+
+# A rank that never comes, or ends or stops before MPI has started on all
+starts() {
+    ranks="$MPIEXEC -n 1 $program sync none 0 : -n 1"
+    late='not started in [0-9]* s: rank 1 has not come .not found, ended already, or busy'
+    unstarted "$late" $ranks true
+    unstarted "$late" $ranks sh -c 'exit 3'
+    unstarted "$late" $ranks "$work/no-such-program"
+    unstarted "$late" $ranks sleep 20
+    unstarted "not started in [0-9]* s: ranks 1, 2 have not come" "$MPIEXEC" -n 1 "$program" sync none 0 : -n 2 true
+    unstarted "rank 0 .$host, process [0-9]*. ended before MPI had started, by signal 9" "$MPIEXEC" -n 2 "$program" sync init-kill 0
+    unstarted "rank 3 .$host, process [0-9]*. ended before MPI had started, by signal 9" "$MPIEXEC" -n 4 "$program" sync init-kill 3
+    unstarted "rank 1 .$host, process [0-9]*. ended before MPI had started, with exit code 3" "$MPIEXEC" -n 4 "$program" sync init-exit 1
+    unstarted "rank [01] .$host, process [0-9]*. ended before MPI had started, killed with its guardian" "$MPIEXEC" -n 2 "$program" sync init-guardian 1
+    unstarted "not started in [0-9]* s: rank 1 .$host, process [0-9]*. is stopped by a signal" "$MPIEXEC" -n 2 "$program" sync init-stop 1
 }
 
 host=$(uname -n | cut -c1-63)
@@ -94,6 +126,22 @@ two_hosts() { # LAYOUT RANKS LAST
     hosts=
 }
 if "$MPIEXEC" -launcher fork -hosts a,b -n 2 true 2>/dev/null; then
+    # shellcheck disable=SC2086  # words
+    starts
+    if command -v prlimit >/dev/null; then
+        unstarted "a stack of 128 KB is too small for MPI, which takes 192" "$MPIEXEC" -n 4 prlimit --stack=131072 "$program" sync none 0
+        cp "$program" "$work/copy" && chmod 711 "$work" && chmod 755 "$work/copy"  # a user with processes of this job alone
+        if [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null; then
+            unstarted 'no process for the (usher|guardian) of this rank: all 6 that .ulimit -u. allows are in use' \
+                setpriv --reuid=$((50000 + $$ % 10000)) --clear-groups prlimit --nproc=6 "$MPIEXEC" -n 2 "$work/copy" sync none 0
+        else echo "skipped: ulimit -u (not root)"; fi
+    else echo "skipped: limits (no prlimit)"; fi
+    hosts="-launcher fork -hosts a,b"
+    unstarted "not started in [0-9]* s: rank 0 has come on $host, but not all of the other hosts" "$MPIEXEC" $hosts -n 1 "$program" sync none 0 : -n 1 true
+    unstarted "rank 1 .$host, process [0-9]*. ended before MPI had started, by signal 9" "$MPIEXEC" $hosts -n 2 "$program" sync init-kill 1
+    hosts="-launcher fork -hosts a:2,b:2"
+    unstarted "of the 2 ranks of $host only rank 2 has come" "$MPIEXEC" $hosts -n 3 "$program" sync none 0 : -n 1 true
+    hosts=
     two_hosts a,b 2 1
     two_hosts a:2,b:2 4 3
     hosts="-launcher fork -hosts a,b"                                # alone on a host: the other one misses it
@@ -108,6 +156,14 @@ healthy 2 sync none 0 0
 healthy 4 psgd none 0 0
 healthy 3 sync slow 1 1             # one step 300 ms late
 healthy 2 sync nap 1 1              # 2 s in a phase that is no step, with 1 s of patience
+# shellcheck disable=SC2086
+for i in 1 2; do                    # a shell between the launcher and the rank; jobs beside each other do not meet
+    "$MPIEXEC" -n 2 sh -c "'$program' sync none 0 0; true" >"$work/out$i" 2>&1 &
+    beside="$beside $!"
+done
+wait $beside
+if [ "$(cat "$work/out1" "$work/out2" | grep -c '^2 ranks, accuracy')" -eq 2 ]; then passed=$((passed + 1)); echo "ok     two jobs at once, behind shells"
+else cat "$work/out1" "$work/out2" >"$work/err"; fail "two jobs at once, behind shells"; fi
 for i in 1 2; do sh -c 'while :; do :; done' & busy="$busy $!"; done
 for i in 1 2 3; do
     healthy 2 sync none 0 1
@@ -115,6 +171,7 @@ for i in 1 2 3; do
 done
 broken 4 sync kill 2 0 "rank 2 ($host.*ended without saying goodbye, in step 2[0-9] (training)"
 broken 4 psgd _exit 1 0 "rank 1 ($host.*ended without saying goodbye, in step 2[0-9] (training)"
+unstarted "rank 3 .$host, process [0-9]*. ended before MPI had started, by signal 9" "$MPIEXEC" -n 4 "$program" sync init-kill 3
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

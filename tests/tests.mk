@@ -84,8 +84,12 @@ test-elsewhere:
 deps-elsewhere:
 	sh chapters/get_deps.sh elsewhere
 
+# under a real Slurm, which it starts and ends: not part of make test
+test-slurm: build/tests/mpi/fault ch12
+	sh tests/test_slurm.sh
+
 # one family: `make test-kernels`, test-net, test-train, test-header, test-cli, test-mpi ...
 test-%: $(TEST_ALL) $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh $*
 
-.PHONY: test test-elsewhere deps-elsewhere
+.PHONY: test test-slurm test-elsewhere deps-elsewhere
