@@ -5176,7 +5176,8 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 
    Over several hosts, the first rank of each sends the others a heartbeat: a host whose ranks all hang is missed there.
 
-   Not seen: a rank that loops after the others have said goodbye. */
+   A rank that has said goodbye is seen through MPI_Finalize by its guardian, which ends it after the plain patience. What a rank
+   does after dt_comm_free is its own affair. */
 #ifdef DTI_DECLARE
 
 /* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to name; and

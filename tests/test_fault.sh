@@ -114,6 +114,7 @@ below() {
 }
 # signalled RANKS SIGNAL DEPTH: ranks that would train for ever; mpiexec (0) or the helper that it has started (1) gets the signal
 signalled() {
+    : >"$work/out"                                                       # of the run before, it must not be taken for this one
     "$MPIEXEC" -n "$1" "$program" sync ever 0 0 >"$work/out" 2>"$work/err" &
     job=$! tries=0
     until grep -q training "$work/out" || [ $tries -gt 500 ]; do sleep 0.02; tries=$((tries + 1)); done
