@@ -5316,7 +5316,10 @@ static dt_err dti_watcher_start(dt_comm *c, int fd);
 static void dti_watcher_stop(dt_comm *c);
 static void dti_beats_start(dt_comm *c);
 static void dti_beats_stop(dt_comm *c);
-static void dti_farewell(dt_comm *c, bool aborted);
+/* How far a rank has come with its end, as its guardian sees it. GOODBYE: it waits for the others to say it too; ENDING: all
+   have, and it remains to end MPI. */
+enum { DTI_SILENT, DTI_GOODBYE, DTI_ENDING, DTI_ENDED, DTI_ABORTED };
+static void dti_farewell(dt_comm *c, int farewell);
 static dt_err dti_guardian_start(struct dti_guard **guard);
 static void dti_start_over(const struct dti_guard *guard, bool well);
 static void dti_guard_hosts(dt_comm *c);
@@ -6150,25 +6153,63 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
    has: it may not have got its sentence out yet. */
 static void dti_mpi_stop(dt_comm *c, int exit_code) {
     if (c->size > 1 && !dti_speaks_first(c)) dti_doze(1000000);
-    dti_farewell(c, true);
+    dti_farewell(c, DTI_ABORTED);
     const bool ended = c->hosts == 1 ? c->board && DTI_GET(c->board->watched) : c->guard != NULL;
     if (ended) _exit(exit_code ? exit_code : 1);                         /* by the watcher; over several hosts, by the guardian's death */
     MPI_Abort(c->mpi, exit_code ? exit_code : 1);
 }
 
+/* A byte from each rank to each other one. Whoever has them all knows that all have come here. */
+static void dti_mpi_greet(dt_comm *c) {
+    MPI_Request *request = dti_alloc(2 * (size_t)c->size * sizeof *request);
+    char *heard = dti_alloc((size_t)c->size);
+    for (int r = 0; r < c->size && request && heard; ++r) {
+        MPI_Irecv(&heard[r], 1, MPI_BYTE, r, 0, c->mpi, &request[2 * r]);
+        MPI_Isend("", 1, MPI_BYTE, r, 0, c->mpi, &request[2 * r + 1]);
+    }
+    for (int i = 0; i < 2 * c->size && request && heard; ++i) MPI_Wait(&request[i], MPI_STATUS_IGNORE);
+    dti_release(request), dti_release(heard);
+}
+
+/* MPICH on UCX, before 4.2. Over TCP, MPI_Finalize takes leave of every rank that it has sent to: it asks, and waits for
+   the answer. Who has all answers sleeps at the launcher until the others come there, and answers nobody: a rank that
+   comes later asks in vain [1 job in 20 to 1 in 2; mended in 4.2 by pull request 6596]. */
+static bool dti_mpich_hangs(void) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length, major = 0, minor = 0;
+    MPI_Get_library_version(text, &length);
+    if (sscanf(text, "MPICH Version: %d.%d", &major, &minor) != 2 || major > 4 || (major == 4 && minor > 1)) return false;
+    return strstr(text, "ch4:ucx") && !strstr(text, "--with-pmi=");      /* that option: the launcher is spoken to in other words */
+}
+
+/* So the ranks meet at the launcher first, by the line that MPICH sends there for the same purpose (PMI-1). Nobody answers
+   questions there, nor after it before he has asked his own. And as everybody has greeted everybody, each rank asks each
+   other one, and has its answer only after it has been asked. */
+static void dti_meet_at_launcher(void) {
+    static const char here[] = "cmd=barrier_in\n";
+    const char *text = getenv("PMI_FD");
+    const int line = text && dti_mpich_hangs() ? atoi(text) : -1;
+    if (line < 0 || write(line, here, sizeof here - 1) != (ssize_t)sizeof here - 1) return;
+    ssize_t n = 1;
+    for (char letter = ' '; letter != '\n' && (n == 1 || (n < 0 && errno == EINTR));) n = read(line, &letter, 1);
+}
+
 static void dti_mpi_close(dt_comm *c) {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    dti_farewell(c, false);
+    dti_farewell(c, finalized ? DTI_ENDED : DTI_GOODBYE);
     if (finalized) return;
     dti_beats_stop(c);
     if (c->has_window) MPI_Win_unlock_all(c->window), MPI_Win_free(&c->window);
-    dti_watcher_stop(c);                                                 /* freeing the window, all have said goodbye */
+    dti_mpi_greet(c);
+    dti_farewell(c, DTI_ENDING);                                         /* all have said goodbye, and what follows is quick */
+    dti_watcher_stop(c);
     if (c->board_bytes) dti_unmap(c->board, c->board_bytes);
     if (c->leaders != MPI_COMM_NULL) MPI_Comm_free(&c->leaders);
     if (c->mpi_messages != MPI_COMM_NULL) MPI_Comm_free(&c->mpi_messages);
     if (c->mpi != MPI_COMM_NULL) MPI_Comm_free(&c->mpi);
-    if (c->ends_mpi) MPI_Finalize();
+    if (c->ends_mpi) dti_meet_at_launcher(), MPI_Finalize();
+    dti_farewell(c, DTI_ENDED);
 }
 
 static const dti_backend dti_mpi = { "MPI", dti_mpi_post, dti_mpi_test, dti_mpi_stop, dti_mpi_close };
@@ -6297,13 +6338,14 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     const char *watch = getenv("DTRAIN_WATCH");
     int started = 0;
     MPI_Initialized(&started);
-    bool watched = !(watch && strcmp(watch, "off") == 0), guarded = watched && !started && dti_launched_ranks() > 1;
+    bool watched = !(watch && strcmp(watch, "off") == 0);
+    bool guarded = watched && !started && (dti_launched_ranks() > 1 || getenv("PMI_RANK")); /* mpiexec -n 1: see the guardian */
     struct dti_guard *guard = NULL;
     dt_comm *c = guarded && dti_guardian_start(&guard) != DT_OK ? NULL : dt_comm_mpi(argc, argv);
     if (!c) return dti_start_over(guard, false), NULL;
     c->guard = guard;
     dti_guard_hosts(c);
-    if (c->size == 1) dti_farewell(c, false);                            /* nobody waits for it */
+    if (c->size == 1) dti_farewell(c, DTI_ENDED);                        /* nobody waits for it */
     if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
     if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
     dti_start_over(guard, true);
@@ -6354,7 +6396,8 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 
    Over several hosts, the first rank of each sends the others a heartbeat: a host whose ranks all hang is missed there.
 
-   Not seen: a rank that loops after the others have said goodbye. */
+   A rank that has said goodbye is seen through MPI_Finalize by its guardian, which ends it after the plain patience. What a rank
+   does after dt_comm_free is its own affair. */
 #ifdef DTI_DECLARE
 
 /* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to name; and
@@ -7145,11 +7188,20 @@ static dt_err dti_usher_call(dti_lines *l) {
    dt_comm_world the process that mpiexec started only waits: it forks before MPI_Init, and the child is the rank. When the rank
    ends without a goodbye, the guardian gives the watcher time to speak, and then ends with a code that is not 0. Over several
    hosts it kills itself instead: there mpiexec waits for ever if a process exits, whatever its code, and ends the job if one is
-   killed [measured: MPICH 4.0.2]. Signals are passed on; if the guardian is killed, the kernel kills the rank. */
+   killed [measured: MPICH 4.0.2]. If the guardian is killed, the kernel kills the rank.
+
+   It passes signals on; a request to end that comes again within half a second is the same one, sent to every process of the
+   job and by the launcher as well. It sees a rank through MPI_Finalize, when nobody else watches any more. And where the launcher
+   is killed, it ends the rank. */
 #ifdef DTRAIN_WITH_MPI
 
-enum { DTI_SILENT, DTI_SAID_GOODBYE, DTI_ABORTED };
-struct dti_guard { _Atomic int farewell, hosts; dti_lines lines; };
+struct dti_guard {
+    _Atomic int farewell, hosts, rank, seat;
+    _Atomic int orphaned;             /* the process that started the guardian has ended */
+    double patience;                  /* with MPI_Finalize, in seconds; set before farewell says ENDING */
+    char host[DTI_HOST];
+    dti_lines lines;                  /* to the usher */
+};
 
 #ifdef __linux__
 /* Zeroed memory that processes forked later see as well. NULL if there is none. */
@@ -7160,18 +7212,85 @@ static void *dti_map(size_t bytes) {
 
 static void dti_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
 
-static void dti_guardian_main(const struct dti_guard *guard, pid_t child, const sigset_t *all) {
-    int status = 0, code, number;
+typedef struct dti_guardian {
+    struct dti_guard *guard;
+    pid_t child, launcher;
+    bool ended_it;                    /* the guardian has ended the rank, and said why */
+    double looked, late;              /* seconds for which the rank should have ended, and has not */
+    double asked[32];                 /* when a signal that asks to end was last passed on */
+} dti_guardian;
+
+static void dti_guardian_ends(dti_guardian *g, const char *why) {
+    const struct dti_guard *about = g->guard;
+    char text[256];
+    snprintf(text, sizeof text, "dtrain: rank %d (%s, process %d) %s\n", atomic_load(&about->rank), about->host, (int)g->child, why);
+    if (*why && atomic_load(&about->hosts)) { ssize_t n = write(2, text, strlen(text)); (void)n; }
+    g->ended_it = true;
+    kill(g->child, SIGKILL);
+}
+
+static void dti_guardian_pass(dti_guardian *g, int number) {
+    const bool asks = number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
+    const double now = dt_now();
+    if (asks && g->asked[number] > 0.0 && now < g->asked[number] + 0.5) return;
+    if (asks) g->asked[number] = now;
+    if (asks && atomic_load(&g->guard->farewell) == DTI_ENDING) dti_guardian_ends(g, ""); /* its work is done: nobody would hear it */
+    else kill(g->child, number);
+}
+
+/* Four times a second. Of several ranks that do not end, one is to speak: a stopped one rather than one that does something,
+   and that rather than one that sleeps, because it waits for the others. */
+static void dti_guardian_look(dti_guardian *g) {
+    char why[96];
+    const double now = dt_now(), passed = now - g->looked;
+    const int farewell = atomic_load(&g->guard->farewell), rank = atomic_load(&g->guard->rank);
+    if (getppid() != g->launcher) {
+        if (atomic_load(&g->guard->seat) > 0) dti_doze(500000);          /* the first one of the host speaks */
+        atomic_store(&g->guard->orphaned, 1);
+        snprintf(why, sizeof why, "is ended, because what started it (process %d) has ended", (int)g->launcher);
+        dti_guardian_ends(g, atomic_load(&g->guard->seat) > 0 ? "" : why);
+        return;
+    }
+    g->looked = now;
+    const char state = farewell == DTI_GOODBYE || farewell == DTI_ENDING ? dti_process_state((int)g->child) : ' ';
+    g->late = farewell == DTI_ENDING || state == 'T' ? g->late + (passed < 0.5 ? passed : 0.5) : 0.0;
+    if (g->late <= g->guard->patience + (state == 'T' ? 0.0 : state == 'R' ? 0.5 : 1.0) + 0.05 * (rank < 20 ? rank : 20)) return;
+    snprintf(why, sizeof why, "has said goodbye, and does not come out of MPI_Finalize%s", state == 'T' ? ": a signal has stopped it" : "");
+    dti_guardian_ends(g, why);
+}
+
+/* A signal that mpiexec has passed on makes it take 0 for the exit code of each process that it has not buried when its pipes
+   close [read in MPICH 4.0.2]. It looks for the dead whenever a pipe brings something. So a helper keeps ours open: when the
+   guardian has ended, it lets go of the one, and of the other when the guardian is buried. */
+static void dti_guardian_linger(void) {
+    const pid_t guardian = getpid();
+    if (fork() != 0) return;
+    dti_watcher_detach(1, 2);
+    for (int i = 0; i < 2000 && getppid() == guardian; ++i) dti_doze(1000);
+    close(1);
+    for (int i = 0; i < 1000 && kill(guardian, 0) == 0; ++i) dti_doze(1000);
+    _exit(0);
+}
+
+static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset_t *all) {
+    const struct timespec quarter = { .tv_nsec = 250000000 };
+    dti_guardian g = { .guard = guard, .child = child, .launcher = getppid(), .looked = dt_now() };
+    int status = 0, code;
     for (pid_t ended = 0; ended != child;) {
-        if (sigwait(all, &number) != 0) continue;
-        if (number != SIGCHLD) kill(child, number);
+        const int number = sigtimedwait(all, NULL, &quarter);
+        if (number > 0 && number != SIGCHLD) dti_guardian_pass(&g, number);
+        if (!g.ended_it && dt_now() > g.looked + 0.2) dti_guardian_look(&g);
         ended = waitpid(child, &status, WNOHANG);
         if (ended < 0 && errno == ECHILD) break;
     }
     dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
+    const int farewell = atomic_load(&guard->farewell);
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (atomic_load(&guard->farewell) == DTI_SILENT) dti_doze(200000);
-    const bool failed = atomic_load(&guard->farewell) != DTI_SAID_GOODBYE;
+    if (farewell == DTI_SILENT) dti_doze(200000);
+    if ((farewell == DTI_GOODBYE || farewell == DTI_ENDING) && WIFSIGNALED(status) && !g.ended_it)
+        dti_guardian_ends(&g, "has said goodbye, but a signal ended it before it came out of MPI_Finalize");
+    const bool failed = atomic_load(&guard->farewell) != DTI_ENDED;
+    if (failed || code) dti_guardian_linger();
     if (failed && atomic_load(&guard->hosts) != 1) {
         kill(getpid(), SIGKILL);
         pause();
@@ -7185,7 +7304,8 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
     pid_t parent = getpid(), child;
     struct dti_guard *guard = *made = dti_map(sizeof *guard);
     if (!guard) return dti_fail(DT_ENOMEM, "no memory for a guardian");
-    DT_TRY(dti_usher_call(&guard->lines));
+    guard->lines = (dti_lines){ 0, -1, -1 };                             /* one rank alone has nobody to wait for */
+    if (dti_launched_ranks() > 1) DT_TRY(dti_usher_call(&guard->lines));
     signal(SIGCHLD, SIG_DFL);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
@@ -7224,11 +7344,20 @@ static void dti_unmap(void *memory, size_t bytes) { (void)memory, (void)bytes; }
 #endif
 
 static void dti_guard_hosts(dt_comm *c) {
-    if (c->guard) atomic_store(&c->guard->hosts, c->hosts);
+    if (!c->guard) return;
+    memcpy(c->guard->host, c->host[c->rank], DTI_HOST);
+    atomic_store(&c->guard->rank, c->rank);
+    atomic_store(&c->guard->seat, c->seat);
+    atomic_store(&c->guard->hosts, c->hosts);
 }
 
-static void dti_farewell(dt_comm *c, bool aborted) {
-    if (c->guard) atomic_store(&c->guard->farewell, aborted ? DTI_ABORTED : DTI_SAID_GOODBYE);
+static void dti_farewell(dt_comm *c, int farewell) {
+    if (!c->guard) return;
+    if (farewell == DTI_GOODBYE) {                                       /* later the board is no longer there */
+        const double patience = c->board ? dti_patience(c) : 5.0;
+        c->guard->patience = patience > 2.0 ? patience : 2.0;
+    }
+    atomic_store(&c->guard->farewell, c->size == 1 && farewell != DTI_ABORTED ? DTI_ENDED : farewell);
 }
 #endif /* DTRAIN_WITH_MPI */
 
@@ -7337,6 +7466,7 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
             dti_watcher_kill(c);
             dti_watcher_leave(c->size, c->here);
         }
+        if (dead >= 0 && c->guard && atomic_load(&c->guard->orphaned)) dti_watcher_kill(c), _exit(0); /* said by the guardian */
         if (dead >= 0 && dti_ended_by_launcher(c, dead)) _exit(0);
         if (dead >= 0) dti_watcher_end(c, fd, dead, DTI_DEAD);
         if (dt_now() < c->watch.looked + 0.09) continue;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__GNUC__)
@@ -199,13 +200,25 @@ CHAPTER_FN void ask_doctor(dt_comm *comm, const dt_doctor_desc *desc, bool quiet
 // ---- A clean end on the first SIGINT or SIGTERM, with what was measured so far and exit code 130.
 
 static volatile sig_atomic_t stop_asked;
-CHAPTER_FN void on_signal(int number) { (void)number; stop_asked = 1; }
+
+// A second signal ends the program at once. But one within half a second is the same request, which was sent to every
+// process of the job (as Slurm, systemd and kill do it), and came from the launcher as well.
+CHAPTER_FN void on_signal(int number) {
+    static struct timespec first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!stop_asked) first = now;
+    stop_asked = 1;
+    if ((double)(now.tv_sec - first.tv_sec) + 1e-9 * (double)(now.tv_nsec - first.tv_nsec) < 0.5) return;
+    signal(number, SIG_DFL);
+    raise(number); // comes when this function returns
+}
 
 CHAPTER_FN void end_cleanly_on_signals(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    action.sa_flags = (int)SA_RESETHAND; // a second signal ends the program at once
+    sigaddset(&action.sa_mask, SIGINT), sigaddset(&action.sa_mask, SIGTERM); // one at a time
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }

@@ -34,6 +34,15 @@ static void check(dt_comm *comm, dt_err error) {
 
 static bool is(const dt_comm *comm, const char *what) { return dt_comm_rank(comm) == victim && strcmp(how, what) == 0; }
 
+/* MPI_Finalize calls this. */
+static int on_end(MPI_Comm self, int key, void *value, void *extra) {
+    (void)self, (void)key, (void)value, (void)extra;
+    if (strcmp(how, "end-kill") == 0) kill(getpid(), SIGKILL);
+    if (strcmp(how, "end-stop") == 0) kill(getpid(), SIGSTOP);
+    if (strcmp(how, "end-loop") == 0) for (volatile unsigned i = 0;; ++i) { }
+    return MPI_SUCCESS;
+}
+
 typedef struct run { dt_comm *comm; dt_net *net; } run;
 
 /* MPI's profiling interface lets a program stand before its functions: here the victim fails in MPI_Init. */
@@ -52,6 +61,7 @@ static bool on_step(const dt_progress *p, void *user) {
     run *r = user;
     dt_comm_progress(r->comm, (uint64_t)p->epoch * p->steps + p->step, "training");
     if (p->epoch != 1 || p->step != 5) return true;
+    if (strcmp(how, "ever") == 0 && dt_comm_rank(r->comm) == 0) printf("training\n"), fflush(stdout);
     if (is(r->comm, "kill")) kill(getpid(), SIGKILL);
     if (is(r->comm, "segv")) kill(getpid(), SIGSEGV);
     if (is(r->comm, "exit")) exit(0);
@@ -70,6 +80,10 @@ int main(int argc, char **argv) {
     if (!comm) return fprintf(stderr, "%s\n", dt_error()), 1;
     if (argc < 4) return fprintf(stderr, "fault METHOD HOW VICTIM [SECONDS]\n"), 2;
     if (argc > 4) dt_comm_set_patience(comm, atof(argv[4]));
+
+    int key;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_end, &key, NULL);
+    if (dt_comm_rank(comm) == victim) MPI_Comm_set_attr(MPI_COMM_SELF, key, &key);
 
     dt_dataset data;
     dt_comm_phase(comm, "loading data");
@@ -90,7 +104,8 @@ int main(int argc, char **argv) {
 
     run r = { comm, net };
     dt_train_result result;
-    dt_train_desc desc = { .data = &data, .epochs = 20, .batch = 64, .seed = 1, .check_every = 8, .on_step = on_step, .user = &r };
+    const int epochs = strcmp(how, "ever") == 0 ? 1000000 : 20;
+    dt_train_desc desc = { .data = &data, .epochs = epochs, .batch = 64, .seed = 1, .check_every = 8, .on_step = on_step, .user = &r };
     check(comm, strcmp(argv[1], "sync") == 0 ? dt_train_sync(net, opt, comm, &desc, &result) : dt_train_psgd(net, opt, comm, &desc, &result));
 
     dt_comm_phase(comm, "evaluating");

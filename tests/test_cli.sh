@@ -280,22 +280,35 @@ elif $python "$top/tests/check_trace.py" "$dir/trace.json" 3 >"$dir/err" 2>&1; t
 else bad "--trace"; fi
 
 # ---- a clean end on a signal: 130, and the results so far
-# stops SIGNAL WORDS COMMAND ...
+# all_of JOB: the process numbers of a job, its launcher's and all that descend from it
+all_of() {
+    ps -eo pid=,ppid= | awk -v job="$1" '{ parent[$1] = $2 }
+        END { for (p in parent) for (q = p; q > 1; q = parent[q]) if (q == job) { printf "%s ", p; break } }'
+}
+# stops SIGNAL WORDS COMMAND ...; whom=all: every process of the job gets the signal, and not the launcher alone
 stops() {
     signal=$1 words=$2
     shift 2
     "$@" >"$dir/out" 2>"$dir/err" </dev/null &
     job=$!
     sleep 2
-    kill -"$signal" $job
+    # shellcheck disable=SC2046  # a list of numbers
+    if [ "$whom" = all ]; then kill -"$signal" $(all_of $job); else kill -"$signal" $job; fi
     from=$(date +%s)
     wait $job
     code=$?
     if [ $(($(date +%s) - from)) -gt 15 ]; then bad "$signal to $*: took $(($(date +%s) - from)) s"
-    elif [ $code -eq 130 ] && grep -q "$words" "$dir/out"; then good; else bad "$signal to $*: exit code $code"; fi
+    elif [ $code -eq 130 ] && grep -q "$words" "$dir/out"; then good; else bad "$signal to $whom $*: exit code $code"; fi
 }
+whom=launcher
 stops TERM "stopped early" "$mpiexec" -n 2 "$ch12" --epochs 1000000 --csv "$dir/stopped.csv"
 if [ "$(grep -c "^sync,2," "$dir/stopped.csv" 2>/dev/null)" -eq 1 ]; then good; else bad "no row of a run that was stopped"; fi
+stops TERM "stopped early" "$mpiexec" -n 1 "$ch12" --epochs 1000000
+stops INT "stopped early" "$mpiexec" -n 1 "$ch12" --epochs 1000000
+whom=all
+stops TERM "stopped early" "$mpiexec" -n 2 "$ch12" --epochs 1000000
+stops INT "stopped early" "$mpiexec" -n 1 "$ch12" --epochs 1000000
+whom=launcher
 stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch08" --data synthetic --epochs 1000000 --png "$dir/x.png"
 stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch09" --images 640 --epochs 10000 --png "$dir/x"
 stops TERM "^stopped early" "$top/ch10" --images 640 --png "$dir/x"
