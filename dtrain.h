@@ -2702,29 +2702,33 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
     return NULL;
 }
 
-/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], a's numbers broadcast, b and out vectors; for several points. */
+/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors; for several points. Of a there are three kinds:
+     packed    numbers [term][o] in blocks of OT, the weights                                terms are channels
+     lanes     numbers that are the lanes of vectors, o's 16 floats apart                    terms are tiles, sixteen lanes each
+     vectors   multiplied lane by lane                                                       terms are tiles */
 typedef struct dti_product {
     const float *a, *b;
     float *out;
     size_t a_point, b_point, out_point; /* floats to the next point, */
     size_t b_tile, out_tile, out_row;   /* .. to the next tile of b and out, to the next o of out, */
-    size_t a_tile;                      /* .. in lanes: to a's next sixteen terms */
+    size_t a_term, b_term;              /* .. where terms are tiles: to the next */
     int points, terms;
-    bool lanes;                         /* a[k][o] is a lane of a vector: terms are tiles of 16 lanes, o's are 16 floats apart */
+    enum { DTI_PACKED, DTI_LANES, DTI_VECTORS } kind;
     bool resume;                        /* go on from what out holds */
 } dti_product;
 
-/* OT channels x TT tiles in registers. STEP: floats from one o of a to the next, 1 for packed weights [term][o], or 16. */
-DTI_INLINE void dti_product_run(const int OT, const int TT, const size_t STEP, const dti_product *p, int blocks)
+/* OT x TT accumulators in registers. */
+DTI_INLINE void dti_product_run(const int OT, const int TT, const int KIND, const dti_product *p, int blocks)
 {
-    const size_t out_row = p->out_row, out_tile = p->out_tile, b_tile = p->b_tile, a_tile = p->a_tile;
-    const int terms = p->terms;
+    const size_t out_row = p->out_row, out_tile = p->out_tile, b_tile = p->b_tile, step = KIND == DTI_PACKED ? 1 : DTI_L;
+    const size_t a_term = KIND == DTI_PACKED ? (size_t)OT : KIND == DTI_LANES ? 1 : p->a_term, b_term = KIND == DTI_VECTORS ? p->b_term : DTI_L;
+    const int tiles = KIND == DTI_LANES ? p->terms : 1, terms = KIND == DTI_LANES ? 16 : p->terms;
     const bool resume = p->resume;
     for (int f = 0; f < p->points; ++f)
     for (int k = 0; k < blocks; ++k)
     for (size_t part = 0; part < 16; part += DTI_W) {
         float *out = p->out + (size_t)f * p->out_point + (size_t)(k * OT) * out_row + part;
-        const float *a = p->a + (size_t)f * p->a_point + (size_t)(k * OT) * (STEP == 1 ? (size_t)terms : STEP);
+        const float *a = p->a + (size_t)f * p->a_point + (size_t)(k * OT) * (KIND == DTI_PACKED ? (size_t)terms : step) + (KIND == DTI_VECTORS ? part : 0);
         const float *b = p->b + (size_t)f * p->b_point + part;
         dti_v acc[6][4];
         DTI_UNROLL for (int o = 0; o < OT; ++o)
@@ -2732,12 +2736,14 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const size_t STEP, c
                 acc[o][t] = dti_splat(0.0f);
                 if (resume) acc[o][t] = dti_load(out + (size_t)o * out_row + (size_t)t * out_tile);
             }
-        for (int tile = STEP == 1 ? 1 : terms; tile > 0; --tile, a += STEP == 1 ? 0 : a_tile - DTI_L)
-            for (int i = STEP == 1 ? terms : 16; i > 0; --i, a += STEP == 1 ? (size_t)OT : 1, b += DTI_L) {
+        for (int tile = tiles; tile > 0; --tile, a += KIND == DTI_LANES ? p->a_term - DTI_L : 0)
+            for (int i = terms; i > 0; --i, a += a_term, b += b_term) {
                 dti_v bs[4];
                 DTI_UNROLL for (int t = 0; t < TT; ++t) bs[t] = dti_load(b + (size_t)t * b_tile);
                 DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                    const dti_v as = dti_splat(a[(size_t)o * STEP]);
+                    dti_v as;
+                    if (KIND == DTI_VECTORS) as = dti_load(a + (size_t)o * step);
+                    else as = dti_splat(a[(size_t)o * step]);
                     DTI_UNROLL for (int t = 0; t < TT; ++t) acc[o][t] = dti_fma(as, bs[t], acc[o][t]);
                 }
             }
@@ -2746,27 +2752,28 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const size_t STEP, c
     }
 }
 
-DTI_INLINE void dti_product_tiles(const int OT, const size_t STEP, const dti_product *p, int tiles, int blocks)
+DTI_INLINE void dti_product_tiles(const int OT, const int KIND, const dti_product *p, int tiles, int blocks)
 {
-    if (tiles == 4) dti_product_run(OT, 4, STEP, p, blocks);
-    else if (tiles == 3) dti_product_run(OT, 3, STEP, p, blocks);
-    else if (tiles == 2) dti_product_run(OT, 2, STEP, p, blocks);
-    else dti_product_run(OT, 1, STEP, p, blocks);
+    if (tiles == 4) dti_product_run(OT, 4, KIND, p, blocks);
+    else if (tiles == 3) dti_product_run(OT, 3, KIND, p, blocks);
+    else if (tiles == 2) dti_product_run(OT, 2, KIND, p, blocks);
+    else dti_product_run(OT, 1, KIND, p, blocks);
 }
 
-DTI_INLINE void dti_product_either(const int OT, const dti_product *p, int tiles, int blocks)
+DTI_INLINE void dti_product_any(const int OT, const dti_product *p, int tiles, int blocks)
 {
-    if (p->lanes) dti_product_tiles(OT, 16, p, tiles, blocks);
-    else dti_product_tiles(OT, 1, p, tiles, blocks);
+    if (p->kind == DTI_PACKED) dti_product_tiles(OT, DTI_PACKED, p, tiles, blocks);
+    else if (p->kind == DTI_LANES) dti_product_tiles(OT, DTI_LANES, p, tiles, blocks);
+    else dti_product_tiles(OT, DTI_VECTORS, p, tiles, blocks);
 }
 
-DTI_NOINLINE void dti_product_1(const dti_product *p, int tiles, int blocks) { dti_product_either(1, p, tiles, blocks); }
-DTI_NOINLINE void dti_product_2(const dti_product *p, int tiles, int blocks) { dti_product_either(2, p, tiles, blocks); }
-DTI_NOINLINE void dti_product_3(const dti_product *p, int tiles, int blocks) { dti_product_either(3, p, tiles, blocks); }
+DTI_NOINLINE void dti_product_1(const dti_product *p, int tiles, int blocks) { dti_product_any(1, p, tiles, blocks); }
+DTI_NOINLINE void dti_product_2(const dti_product *p, int tiles, int blocks) { dti_product_any(2, p, tiles, blocks); }
+DTI_NOINLINE void dti_product_3(const dti_product *p, int tiles, int blocks) { dti_product_any(3, p, tiles, blocks); }
 #if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_product_4(const dti_product *p, int tiles, int blocks) { dti_product_either(4, p, tiles, blocks); }
-DTI_NOINLINE void dti_product_5(const dti_product *p, int tiles, int blocks) { dti_product_either(5, p, tiles, blocks); }
-DTI_NOINLINE void dti_product_6(const dti_product *p, int tiles, int blocks) { dti_product_either(6, p, tiles, blocks); }
+DTI_NOINLINE void dti_product_4(const dti_product *p, int tiles, int blocks) { dti_product_any(4, p, tiles, blocks); }
+DTI_NOINLINE void dti_product_5(const dti_product *p, int tiles, int blocks) { dti_product_any(5, p, tiles, blocks); }
+DTI_NOINLINE void dti_product_6(const dti_product *p, int tiles, int blocks) { dti_product_any(6, p, tiles, blocks); }
 #endif
 
 static void dti_product_size(int OT, const dti_product *p, int tiles, int blocks)
@@ -2802,7 +2809,7 @@ static void dti_product_do(dti_product p, int outs, int tiles)
         dti_product_size(o.size, &p, width, o.wide);
         if (rest < outs) {
             dti_product narrow = p;
-            narrow.a += (size_t)rest * (p.lanes ? DTI_L : (size_t)p.terms);
+            narrow.a += (size_t)rest * (p.kind == DTI_PACKED ? (size_t)p.terms : DTI_L);
             narrow.out += (size_t)rest * p.out_row;
             dti_product_size(o.size - 1, &narrow, width, o.count - o.wide);
         }
@@ -3030,10 +3037,11 @@ static void dti_wino_take_dy(const dti_conv *g, const dti_wino_form *form, const
    an element do not all fall into one set of the cache. */
 typedef struct dti_wino_room {
     size_t v, m, z;                     /* floats of one point of V, one point of M, one column of Z */
+    bool fold;                          /* dU's sums stay in lanes and are folded: where channels fill vectors badly */
     bool turn_dy;                       /* dU's factor whose channels become vectors: dM, or else V */
     int across, down;                   /* its vectors of sixteen channels; the other factor's channels */
     int block;                          /* of those, so many at a time */
-    size_t turned, du, r;               /* floats of one point's turned factor, of one point of dU, of one tap of R */
+    size_t turned, du, r;               /* floats of one point's turned factor or sums in lanes, of one point of dU, of one tap of R */
 } dti_wino_room;
 
 static size_t dti_wino_lines(int tiles, int channels) { return ((size_t)tiles * (size_t)channels | 1) * DTI_L; }
@@ -3043,11 +3051,17 @@ static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *fo
     dti_wino_room r = { .v = dti_wino_lines(tiles, g->C), .m = dti_wino_lines(tiles, g->O), .z = dti_wino_lines(tiles, g->O * form->m) };
     const int xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
     r.turn_dy = ys * g->C <= xs * g->O;
+    r.fold = 7 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8 * g->C * g->O;
     r.across = r.turn_dy ? ys : xs;
     r.down = r.turn_dy ? g->C : g->O;
     const int fit = (int)(dti_wino_machine.slice / (size_t)(form->n * r.across * 16));
     r.block = fit < dti_wino_machine.outs ? dti_wino_machine.outs : fit < r.down ? fit / dti_wino_machine.outs * dti_wino_machine.outs : r.down;
     r.turned = (size_t)(r.across * tiles) * 16 * DTI_L;
+    if (r.fold) {                                                           /* of O x C sums in lanes, sixteen folded ones a vector */
+        r.across = (g->O * g->C + 15) / 16;
+        r.down = r.block = 1;
+        r.turned = dti_wino_lines(g->O, g->C);
+    }
     r.du = dti_wino_lines(r.across, r.block);
     r.r = (size_t)(r.across * r.down) * DTI_L;
     return r;
@@ -3082,6 +3096,27 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
     }
 }
 
+/* sums[r] = the lanes of row r folded in the order of dti_fold; with 512-bit vectors sixteen rows at a time: each round adds halves,
+   quarters, .. of vectors and packs two into one. */
+static void dti_wino_fold(float *sums, const float *acc, int rows)
+{
+    int r = 0;
+#if DTI_W == 16
+    for (; r + 16 <= rows; r += 16) {
+        __m512 a[16];
+        DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = dti_load(acc + (size_t)(r + k % 4 * 4 + k / 4) * DTI_L); /* so row k ends in lane k */
+        DTI_UNROLL for (int k = 0; k < 8; ++k)
+            a[k] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0x44), _mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0xEE));
+        DTI_UNROLL for (int k = 0; k < 4; ++k)
+            a[k] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0x88), _mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0xDD));
+        DTI_UNROLL for (int k = 0; k < 2; ++k)
+            a[k] = _mm512_add_ps(_mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0x44), _mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0xEE));
+        _mm512_store_ps(sums + r, _mm512_add_ps(_mm512_shuffle_ps(a[0], a[1], 0x88), _mm512_shuffle_ps(a[0], a[1], 0xDD)));
+    }
+#endif
+    if (r < rows) dti_fold(sums + r, acc + (size_t)r * DTI_L, rows - r);
+}
+
 /* dU of column j: turn one factor of each point, multiply, and the rows of G' dU into R[j]. */
 static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r, int tiles, const float *v, const float *m,
                               float *turned, float *du, float *into, bool add)
@@ -3089,6 +3124,15 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     const float *vectors = r->turn_dy ? m : v, *numbers = r->turn_dy ? v : m;
     const size_t vectors_point = r->turn_dy ? r->m : r->v, numbers_point = r->turn_dy ? r->v : r->m;
     const int channels = r->turn_dy ? g->O : g->C;
+    if (r->fold) {
+        for (int i = 0; i < form->n; ++i) {
+            dti_product_do((dti_product){ .a = m + (size_t)i * r->m, .a_term = (size_t)g->O * DTI_L, .b = v + (size_t)i * r->v, .b_term = (size_t)g->C * DTI_L,
+                .b_tile = DTI_L, .out = turned, .out_row = (size_t)g->C * DTI_L, .out_tile = DTI_L, .points = 1, .terms = tiles, .kind = DTI_VECTORS }, g->O, g->C);
+            dti_wino_fold(du + (size_t)i * r->du, turned, g->O * g->C);
+        }
+        form->w_back(r->across, du, r->du, into, r->r, add);
+        return;
+    }
     for (int i = 0; i < form->n; ++i)
         for (int k = 0; k < r->across; ++k)
             for (int t = 0; t < tiles; ++t)
@@ -3096,9 +3140,9 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
                                vectors + (size_t)i * vectors_point + (size_t)(t * channels + 16 * k) * DTI_L, DTI_L, 16); /* channel: nobody reads */
     for (int k = 0; k < r->down; k += r->block) {
         const int rows = r->down - k < r->block ? r->down - k : r->block;
-        dti_product_do((dti_product){ .a = numbers + (size_t)k * DTI_L, .a_point = numbers_point, .a_tile = (size_t)r->down * DTI_L,
+        dti_product_do((dti_product){ .a = numbers + (size_t)k * DTI_L, .a_point = numbers_point, .a_term = (size_t)r->down * DTI_L,
             .b = turned, .b_point = r->turned, .b_tile = (size_t)tiles * 16 * DTI_L, .out = du, .out_point = r->du, .out_tile = DTI_L,
-            .out_row = (size_t)r->across * DTI_L, .points = form->n, .terms = tiles, .lanes = true }, rows, r->across);
+            .out_row = (size_t)r->across * DTI_L, .points = form->n, .terms = tiles, .kind = DTI_LANES }, rows, r->across);
         form->w_back(rows * r->across, du, r->du, into + (size_t)(k * r->across) * DTI_L, r->r, add);
     }
 }
@@ -3106,15 +3150,15 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
 /* dw from R[j][u], the last axis; channels are turned back. */
 static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r, const float *from, float *own, float *dw)
 {
-    const int K = form->K, channels = r->turn_dy ? g->O : g->C;
+    const int K = form->K, channels = r->fold ? g->O * g->C : r->turn_dy ? g->O : g->C;
     const size_t taps = (size_t)(K * K), row = (size_t)g->C * taps;
     for (int d = 0; d < r->down; ++d)
         for (int k = 0; k < r->across; ++k) {
             const int lanes = channels - 16 * k < 16 ? channels - 16 * k : 16;
             for (int u = 0; u < K; ++u)
                 form->w_back(1, from + (size_t)u * r->r + (size_t)(d * r->across + k) * DTI_L, (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
-            float *to = r->turn_dy ? dw + (size_t)(16 * k) * row + (size_t)d * taps : dw + (size_t)d * row + (size_t)(16 * k) * taps;
-            dti_turn(to, r->turn_dy ? row : taps, own, DTI_L, taps, (size_t)lanes);
+            float *to = r->turn_dy && !r->fold ? dw + (size_t)(16 * k) * row + (size_t)d * taps : dw + (size_t)d * row + (size_t)(16 * k) * taps;
+            dti_turn(to, r->turn_dy && !r->fold ? row : taps, own, DTI_L, taps, (size_t)lanes);
         }
 }
 

@@ -517,7 +517,7 @@ static void score_counts_each_sample(void **state) {
 /* ---- Exactness: a global batch gives the same bits however it is dealt out, and on every machine that fuses multiply and add.
    A change of these numbers is a change of what users' runs give: it wants a reason. */
 #define STRIDED         0xa561171d893d0f15u
-#define SQUARE_WINOGRAD 0x4ed2102d6b35f48cu
+#define SQUARE_WINOGRAD 0xe309110d8137b874u
 #define SQUARE_DIRECT   0xbd0d01313ead71b1u
 
 typedef struct shared { dt_dataset data; uint64_t hash; uint32_t batch; int ranks; bool failed, square, direct; } shared;
