@@ -260,13 +260,18 @@ static void run_winograd(const kernel *k, const buffers *b) {
     const int step = dti_wino_shares(c, form) ? GROUPS : 1;
     for (int g = 0; g < GROUPS; g += step) {
         const size_t in = in_floats(c), out = out_floats(c), at = (size_t)g;
-        dti_wino_maps x = { b->x + at * in, NULL, in, 0, c->C, c->H, c->W }, dx = x, y = { b->y + at * out, NULL, out, 0, c->O, c->P, c->Q }, dy = y;
+        dti_wino_maps x = { b->x + at * in, NULL, in, 0, c->C, c->H, c->W }, dx = x,
+                      y = { b->y + at * out, NULL, out, 0, c->O, c->P, c->Q }, dy = y;
         dx.at = b->dx + at * in, dy.at = b->dy + at * out;
-        if (k->pass == FORWARD) dti_wino_forward(c, form, step, &x, b->packed, b->b, false, &y, b->scratch);
+        if (k->pass == FORWARD)
+            dti_wino_forward(c, form, step, &x, b->packed, b->b, false, &y, b->scratch);
         if (k->pass == BACKWARD_DATA || (k->pass == BACKWARD && step > 1))
             dti_wino_backward(c, form, step, NULL, &dy, b->packed, &dx, NULL, NULL, b->scratch);
-        for (int i = 0; i < step && (k->pass == BACKWARD_WEIGHTS || k->pass == BACKWARD); ++i, x.at += in, dx.at += in, dy.at += out)
-            dti_wino_backward(c, form, 1, &x, &dy, b->packed, k->pass == BACKWARD && step == 1 ? &dx : NULL, b->dw, b->db, b->scratch);
+        for (int i = 0; i < step && (k->pass == BACKWARD_WEIGHTS || k->pass == BACKWARD);
+             ++i, x.at += in, dx.at += in, dy.at += out)
+            dti_wino_backward(c, form, 1, &x, &dy, b->packed,
+                              k->pass == BACKWARD && step == 1 ? &dx : NULL, b->dw, b->db,
+                              b->scratch);
     }
 }
 
