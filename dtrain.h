@@ -1054,7 +1054,7 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n) {
 
 /* ==== [S4] Kernels ============================================================
    Convolution, max-pooling and the linear layer, each twice: a naive twin in the order of the formula, to be read and to be
-   compared with ([S4.1], [S4.2]), and a fast one on lane groups, which the layers of [S5] call ([S4.3] to [S4.9]).
+   compared with ([S4.1], [S4.2]), and a fast one on lane groups, which the layers of [S5] call ([S4.3] to [S4.10]).
 
    Sizes: N images, C input channels, O output channels, H W input rows and columns, P Q output rows and columns,
    K kernel, S stride, p padding, L = 16 lanes, G lane groups. */
@@ -2816,6 +2816,1100 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
     if (db) dti_fold(db, dy, O);
 }
 #endif
+
+/* ==== [S4.10] Winograd in lanes ============================================
+   A 3x3 or 5x5 convolution of stride 1 with fewer multiplications than the definition has.
+
+   The idea. Two polynomials are multiplied by evaluating both at n points, multiplying the values, and
+   interpolating: n products for a result of n coefficients, where the definition takes one for each pair
+   of coefficients. A correlation is that product transposed. So along one axis m outputs of a kernel of K
+   taps need n = m + K - 1 products, not m*K; a tile of m x m outputs needs n*n, not m*m*K*K: 36 for 144
+   with m = 4, K = 3; 64 for 400 with m = 4, K = 5. Each of the n*n points of a tile knows only itself, so
+   the sum over channels is, point by point, an ordinary matrix product.
+
+       x  n x n  -- B' x B -->  V  n x n                    one tile, one channel:
+                                |                           8 x 8 of x give 4 x 4 of y
+                                |  M = sum over c of U*V       +--------+
+       w  K x K  -- G w G' -->  U  n x n                       | n x n  |   neighbours overlap
+                                |                              |  +----+--+     by K - 1
+       y  m x m  <-- A' M A --  M  n x n                       +--| y  |  |
+
+   The points are 0, then pairs +-1, +-2, +-1/2, then infinity (the leading coefficient): n = 4, 6, 8 with
+   one, two, three pairs.
+     A (n x m)  evaluates a polynomial of m coefficients: row a is 1, a, a^2 ..; row infinity takes the last.
+     G (n x K)  does so with K coefficients and divides row a by M'(a), the derivative at a of
+                M(z) = z * product of (z - a) over the pairs.
+     B' (n x n) row a holds the coefficients of M(z)/(z - a), ascending; row infinity those of M(z).
+   With q(z) = product of (z - a^2) over the pairs, M(z) = z q(z^2). To check one by hand, n = 4: q = z - 1,
+     M = z^3 - z,  M/z = z^2 - 1,  M/(z-1) = z^2 + z,  M/(z+1) = z^2 - z,
+     M' = 3z^2 - 1 is -1 at 0 and 2 at +-1:
+           | -1  0  1  0 |         | -1    0    0  |         | 1  0 |
+      B' = |  0  1  1  0 |     G = | 1/2  1/2  1/2 |     A = | 1  1 |
+           |  0 -1  1  0 |         | 1/2 -1/2  1/2 |         | 1 -1 |
+           |  0 -1  0  1 |         |  0    0    1  |         | 0  1 |
+     y = A' ((G w) * (B' x)): y0 = x0 w0 + x1 w1 + x2 w2, y1 = x1 w0 + x2 w1 + x3 w2.
+   A pair +-a shares its work: M/(z -+ a) = z^2 q_a(z^2) +- a z q_a(z^2), with q_a = q without that pair, is
+   an even part plus or minus an odd part.
+
+   Backward is the same algorithm transposed, map by map: y = A' M A gives dM = A dy A', M = U V gives
+   dV = U dM and dU = dM V, V = B' x B gives dx += B dV B' over overlapping tiles, U = G w G' gives
+   dw = G' dU G. Four transforms (B', B, A, A') serve all.
+
+   In lanes every number above is sixteen images', so the transforms are plain vector arithmetic without a
+   shuffle. Only dU sums over lanes. Where the channels of one factor fill vectors, it is transposed,
+   channels for lanes, as in [S4.6], and the product runs over tiles and lanes; else the sums stay in lanes
+   and are folded at the end.
+
+   What it costs: rounding. Coefficients up to 5.25 cancel in B' x, so the largest error of F(4,5) is 1e-5 of
+   the output's rms where the definition's is 2e-6; that of F(2,3) is no larger than the definition's.
+
+   Order of the sums, the same on every machine: an element of M or dV is one chain over the channels; one
+   of dU one chain over the tiles of a chunk, at each the lanes 0 to 15, or folded as dti_fold does; chunks
+   of at most 8 tiles are added in ascending order; dx adds its tiles in ascending order. Chunks may span
+   lane groups, except for dU: a group's share of a gradient is its own.
+
+   Sources: Winograd 1980; Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks.
+   Begin reading at dti_wino_forward. */
+#ifdef DTI_IMPLEMENT
+/* The machine. What stands here changes the speed, never a bit; DTI_WINO_CHUNK is for all machines,
+   for it is part of dU's order. */
+enum { DTI_WINO_CHUNK = 8 }; /* tiles transformed together: they share a pass over the weights */
+static const struct {
+    int outs, tiles; /* register tile of a product: channels x tiles accumulators, outs + tiles loads */
+    int depth;    /* channels of one pass: tiles * depth vectors stay in L1 */
+    size_t slice; /* floats of L2 for the part of dU that is in the making */
+} dti_wino_machine = { DTI_REGISTERS == 32 ? 6 : 3, 4, 128, 128 * 1024 };
+
+/* ---- The transforms of one axis. */
+
+DTI_INLINE float dti_wino_point(int pair) { return pair == 0 ? 1.0f : pair == 1 ? 2.0f : 0.5f; }
+
+DTI_INLINE float dti_wino_power(int pair, int k) /* a^k, exact */
+{
+    float p = 1.0f;
+    for (int i = 0; i < k; ++i) p *= dti_wino_point(pair);
+    return p;
+}
+
+/* Coefficient k of q, and of q_a. */
+DTI_INLINE float dti_wino_q(const int n, int k)
+{
+    static const float q[3][4] = { { -1, 1 }, { 4, -5, 1 }, { -1, 5.25f, -5.25f, 1 } };
+    return q[n / 2 - 2][k];
+}
+
+DTI_INLINE float dti_wino_qa(const int n, int pair, int k)
+{
+    static const float q[3][3][3] = { { { 1 } },
+                                      { { -4, 1 }, { -1, 1 } },
+                                      { { 1, -4.25f, 1 }, { 0.25f, -1.25f, 1 }, { 4, -5, 1 } } };
+    return q[n / 2 - 2][pair][k];
+}
+
+/* 1/M' at point i: M'(0) = q(0), M'(+-a) = 2 a^2 q_a(a^2); 1 at infinity. */
+DTI_INLINE dti_v dti_wino_scale(const int n, int i)
+{
+    static const float s[3][4] = { { -1, 1 / 2.0f },
+                                   { 1 / 4.0f, -1 / 6.0f, 1 / 24.0f },
+                                   { -1, -1 / 4.5f, 1 / 90.0f, 1 / 1.40625f } };
+    return dti_splat(i == n - 1 ? 1.0f : s[n / 2 - 2][(i + 1) / 2]);
+}
+
+/* y[n] = B' x[n] */
+DTI_INLINE void dti_wino_interpolate(const int n, dti_v *y, const dti_v *x)
+{
+    y[0] = x[n - 2], y[n - 1] = x[n - 1];
+    DTI_UNROLL for (int k = n / 2 - 2; k >= 0; --k) {
+        y[0] = dti_fma(dti_splat(dti_wino_q(n, k)), x[2 * k], y[0]);
+        y[n - 1] = dti_fma(dti_splat(dti_wino_q(n, k)), x[2 * k + 1], y[n - 1]);
+    }
+    DTI_UNROLL for (int a = 0; a < n / 2 - 1; ++a) {
+        dti_v even = x[n - 2], odd = x[n - 3];
+        DTI_UNROLL for (int k = n / 2 - 3; k >= 0; --k) {
+            even = dti_fma(dti_splat(dti_wino_qa(n, a, k)), x[2 * k + 2], even);
+            odd = dti_fma(dti_splat(dti_wino_qa(n, a, k)), x[2 * k + 1], odd);
+        }
+        y[2 * a + 1] = dti_fma(dti_splat(dti_wino_point(a)), odd, even);
+        y[2 * a + 2] = dti_fma(dti_splat(-dti_wino_point(a)), odd, even);
+    }
+}
+
+/* y[n] = A x[m], or with m = K what G is without its scale */
+DTI_INLINE void dti_wino_evaluate(const int n, const int m, dti_v *y, const dti_v *x)
+{
+    y[0] = x[0], y[n - 1] = x[m - 1];
+    DTI_UNROLL for (int a = 0; a < n / 2 - 1; ++a) {
+        dti_v even = x[0], odd = x[1];
+        DTI_UNROLL for (int k = 2; k < m; k += 2)
+            even = dti_fma(dti_splat(dti_wino_power(a, k)), x[k], even);
+        DTI_UNROLL for (int k = 3; k < m; k += 2)
+            odd = dti_fma(dti_splat(dti_wino_power(a, k - 1)), x[k], odd);
+        y[2 * a + 1] = dti_fma(dti_splat(dti_wino_point(a)), odd, even);
+        y[2 * a + 2] = dti_fma(dti_splat(-dti_wino_point(a)), odd, even);
+    }
+}
+
+/* Transposed, a pair +-a comes as its sum to even places and as its difference to odd ones. */
+DTI_INLINE void dti_wino_pairs(const int n, const dti_v *x, dti_v *sum, dti_v *difference)
+{
+    DTI_UNROLL for (int a = 0; a < n / 2 - 1; ++a) {
+        sum[a] = x[2 * a + 1] + x[2 * a + 2];
+        difference[a] = x[2 * a + 1] - x[2 * a + 2];
+    }
+}
+
+/* y[n] = B x[n] */
+DTI_INLINE void dti_wino_interpolate_back(const int n, dti_v *y, const dti_v *x)
+{
+    dti_v sum[3], difference[3];
+    dti_wino_pairs(n, x, sum, difference);
+    y[n - 2] = x[0], y[n - 1] = x[n - 1];
+    DTI_UNROLL for (int k = n / 2 - 2; k >= 0; --k) {
+        y[2 * k] = x[0] * dti_splat(dti_wino_q(n, k));
+        y[2 * k + 1] = x[n - 1] * dti_splat(dti_wino_q(n, k));
+    }
+    DTI_UNROLL for (int k = 0; k < n / 2 - 1; ++k)
+        DTI_UNROLL for (int a = 0; a < n / 2 - 1; ++a) {
+            const float q = dti_wino_qa(n, a, k);
+            y[2 * k + 2] = dti_fma(dti_splat(q), sum[a], y[2 * k + 2]);
+            y[2 * k + 1] = dti_fma(dti_splat(q * dti_wino_point(a)), difference[a], y[2 * k + 1]);
+        }
+}
+
+/* y[m] = A' x[n] */
+DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, dti_v *y, const dti_v *x)
+{
+    dti_v sum[3], difference[3];
+    dti_wino_pairs(n, x, sum, difference);
+    DTI_UNROLL for (int k = 0; k < m; ++k) {
+        y[k] = k % 2 ? difference[0] : sum[0];
+        DTI_UNROLL for (int a = 1; a < n / 2 - 1; ++a)
+            y[k] = dti_fma(dti_splat(dti_wino_power(a, k)), k % 2 ? difference[a] : sum[a], y[k]);
+    }
+    y[0] += x[0];
+    y[m - 1] += x[n - 1];
+}
+
+/* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]; points
+   are [column j][row i], each `point` floats from the next. x and V are transformed at once. M is
+   as large as all else together, so it exists one column of points at a time, in L1 or L2: a
+   column's rows are transformed right after its products, the columns when all are there. */
+typedef struct dti_wino_square { /* a tile's square of a map */
+    float *at;
+    size_t channel, row; /* floats to the next */
+    int channels;
+} dti_wino_square;
+
+/* V = B' x B, points [j][i] */
+DTI_INLINE void dti_wino_x(const int n, const dti_wino_square *s, float *v, size_t point)
+{
+    const size_t channel = s->channel, row = s->row;
+    for (int c = 0; c < s->channels; ++c, v += DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            const float *x = s->at + (size_t)c * channel + part;
+            dti_v t[8][8], a[8], b[8];
+            DTI_UNROLL for (int i = 0; i < n; ++i) {
+                DTI_UNROLL for (int j = 0; j < n; ++j)
+                    a[j] = dti_load(x + (size_t)i * row + (size_t)j * DTI_L);
+                dti_wino_interpolate(n, t[i], a);
+            }
+            DTI_UNROLL for (int j = 0; j < n; ++j) {
+                DTI_UNROLL for (int i = 0; i < n; ++i) a[i] = t[i][j];
+                dti_wino_interpolate(n, b, a);
+                DTI_UNROLL for (int i = 0; i < n; ++i)
+                    dti_store(v + part + (size_t)(j * n + i) * point, b[i]);
+            }
+        }
+}
+
+/* dx += B dV B' */
+DTI_INLINE void dti_wino_x_back(const int n, const dti_wino_square *s, const float *v, size_t point)
+{
+    const size_t channel = s->channel, row = s->row;
+    for (int c = 0; c < s->channels; ++c, v += DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            float *x = s->at + (size_t)c * channel + part;
+            dti_v t[8][8], a[8], b[8];
+            DTI_UNROLL for (int j = 0; j < n; ++j) {
+                DTI_UNROLL for (int i = 0; i < n; ++i)
+                    a[i] = dti_load(v + part + (size_t)(j * n + i) * point);
+                dti_wino_interpolate_back(n, b, a);
+                DTI_UNROLL for (int i = 0; i < n; ++i) t[i][j] = b[i];
+            }
+            DTI_UNROLL for (int i = 0; i < n; ++i) {
+                dti_wino_interpolate_back(n, b, t[i]);
+                DTI_UNROLL for (int j = 0; j < n; ++j) {
+                    float *d = x + (size_t)i * row + (size_t)j * DTI_L;
+                    dti_store(d, dti_load(d) + b[j]);
+                }
+            }
+        }
+}
+
+/* y = Z A + bias, Z = A' M of m rows: z[j][channel][i], channels z_channel floats apart */
+DTI_INLINE void dti_wino_y(const int n, const int m, const dti_wino_square *s, const float *bias,
+                           const float *z, size_t point, size_t z_channel)
+{
+    const size_t channel = s->channel, row = s->row;
+    for (int c = 0; c < s->channels; ++c, z += z_channel)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            float *y = s->at + (size_t)c * channel + part;
+            const dti_v start = dti_splat(bias ? bias[c] : 0.0f);
+            for (int i = 0; i < m; ++i) {
+                dti_v a[8], b[8];
+                DTI_UNROLL for (int j = 0; j < n; ++j)
+                    a[j] = dti_load(z + part + (size_t)i * DTI_L + (size_t)j * point);
+                dti_wino_evaluate_back(n, m, b, a);
+                DTI_UNROLL for (int j = 0; j < m; ++j)
+                    dti_store(y + (size_t)i * row + (size_t)j * DTI_L, b[j] + start);
+            }
+        }
+}
+
+/* Z = dy A', z[j][channel][i] */
+DTI_INLINE void dti_wino_y_back(const int n, const int m, const dti_wino_square *s, float *z,
+                                size_t point)
+{
+    const size_t channel = s->channel, row = s->row;
+    for (int c = 0; c < s->channels; ++c)
+        for (int i = 0; i < m; ++i, z += DTI_L)
+            for (size_t part = 0; part < 16; part += DTI_W) {
+                const float *y = s->at + (size_t)c * channel + (size_t)i * row + part;
+                dti_v a[8], b[8];
+                DTI_UNROLL for (int j = 0; j < m; ++j) a[j] = dti_load(y + (size_t)j * DTI_L);
+                dti_wino_evaluate(n, m, b, a);
+                DTI_UNROLL for (int j = 0; j < n; ++j)
+                    dti_store(z + part + (size_t)j * point, b[j]);
+            }
+}
+
+/* The other axis of M, for `items` elements: z[item][m] = A' m[n][item], points `point` floats
+   apart */
+DTI_INLINE void dti_wino_rows(const int n, const int m, int items, const float *from, size_t point,
+                              float *z)
+{
+    for (int k = items; k > 0; --k, from += DTI_L, z += (size_t)m * DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            dti_v a[8], b[8];
+            DTI_UNROLL for (int i = 0; i < n; ++i) a[i] = dti_load(from + part + (size_t)i * point);
+            dti_wino_evaluate_back(n, m, b, a);
+            DTI_UNROLL for (int i = 0; i < m; ++i) dti_store(z + part + (size_t)i * DTI_L, b[i]);
+        }
+}
+
+DTI_INLINE void dti_wino_rows_back(const int n, const int m, int items, const float *z, float *to,
+                                   size_t point)
+{
+    for (int k = items; k > 0; --k, to += DTI_L, z += (size_t)m * DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            dti_v a[8], b[8];
+            DTI_UNROLL for (int i = 0; i < m; ++i) a[i] = dti_load(z + part + (size_t)i * DTI_L);
+            dti_wino_evaluate(n, m, b, a);
+            DTI_UNROLL for (int i = 0; i < n; ++i) dti_store(to + part + (size_t)i * point, b[i]);
+        }
+}
+
+/* ---- The transforms of weights: sixteen of them side by side. */
+
+/* U[j][i][16] = G w G' of w[K*K][16] */
+DTI_INLINE void dti_wino_w(const int n, const int K, const float *w, float *u)
+{
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v t[5][8], a[8], b[8];
+        DTI_UNROLL for (int i = 0; i < K; ++i) {
+            DTI_UNROLL for (int j = 0; j < K; ++j)
+                a[j] = dti_load(w + (size_t)(i * K + j) * DTI_L + part);
+            dti_wino_evaluate(n, K, t[i], a);
+        }
+        DTI_UNROLL for (int j = 0; j < n; ++j) {
+            DTI_UNROLL for (int i = 0; i < K; ++i) a[i] = t[i][j] * dti_wino_scale(n, j);
+            dti_wino_evaluate(n, K, b, a);
+            DTI_UNROLL for (int i = 0; i < n; ++i)
+                dti_store(u + (size_t)(j * n + i) * DTI_L + part, b[i] * dti_wino_scale(n, i));
+        }
+    }
+}
+
+/* One axis of dw = G' dU G, for `items` vectors: r[k][item] (+)= sum_i G[i][k] u[i][item] */
+DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float *u, size_t u_point,
+                                float *r, size_t r_tap, bool add)
+{
+    for (int k = items; k > 0; --k, u += DTI_L, r += DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            dti_v a[8], b[8];
+            DTI_UNROLL for (int i = 0; i < n; ++i)
+                a[i] = dti_load(u + part + (size_t)i * u_point) * dti_wino_scale(n, i);
+            dti_wino_evaluate_back(n, K, b, a);
+            DTI_UNROLL for (int i = 0; i < K; ++i) {
+                float *to = r + part + (size_t)i * r_tap;
+                if (add) b[i] += dti_load(to);
+                dti_store(to, b[i]);
+            }
+        }
+}
+
+/* ---- The forms F(m, K), compiled. */
+typedef struct dti_wino_form {
+    int n, m, K;
+    void (*x)(const dti_wino_square *s, float *v, size_t point);
+    void (*x_back)(const dti_wino_square *s, const float *v, size_t point);
+    void (*y)(const dti_wino_square *s, const float *bias, const float *z, size_t point,
+              size_t z_channel);
+    void (*y_back)(const dti_wino_square *s, float *z, size_t point);
+    void (*rows)(int items, const float *from, size_t point, float *z);
+    void (*rows_back)(int items, const float *z, float *to, size_t point);
+    void (*w)(const float *w, float *u);
+    void (*w_back)(int items, const float *u, size_t u_point, float *r, size_t r_tap, bool add);
+} dti_wino_form;
+
+#define DTI_WINO_SIDE(n) \
+    DTI_NOINLINE void dti_wino_x_##n(const dti_wino_square *s, float *v, size_t point) \
+    { \
+        dti_wino_x(n, s, v, point); \
+    } \
+    DTI_NOINLINE void dti_wino_x_back_##n(const dti_wino_square *s, const float *v, size_t point) \
+    { \
+        dti_wino_x_back(n, s, v, point); \
+    }
+#define DTI_WINO_FORM(n, m, K) \
+    DTI_NOINLINE void dti_wino_y_##m##K(const dti_wino_square *s, const float *bias, \
+                                        const float *z, size_t point, size_t z_channel) \
+    { \
+        dti_wino_y(n, m, s, bias, z, point, z_channel); \
+    } \
+    DTI_NOINLINE void dti_wino_y_back_##m##K(const dti_wino_square *s, float *z, size_t point) \
+    { \
+        dti_wino_y_back(n, m, s, z, point); \
+    } \
+    DTI_NOINLINE void dti_wino_rows_##m##K(int items, const float *from, size_t point, float *z) \
+    { \
+        dti_wino_rows(n, m, items, from, point, z); \
+    } \
+    DTI_NOINLINE void dti_wino_rows_back_##m##K(int items, const float *z, float *to, \
+                                                size_t point) \
+    { \
+        dti_wino_rows_back(n, m, items, z, to, point); \
+    } \
+    DTI_NOINLINE void dti_wino_w_##m##K(const float *w, float *u) { dti_wino_w(n, K, w, u); } \
+    DTI_NOINLINE void dti_wino_w_back_##m##K(int items, const float *u, size_t u_point, float *r, \
+                                             size_t r_tap, bool add) \
+    { \
+        dti_wino_w_back(n, K, items, u, u_point, r, r_tap, add); \
+    }
+#define DTI_WINO_ROW(n, m, K) \
+    { \
+        n, m, K, dti_wino_x_##n, dti_wino_x_back_##n, dti_wino_y_##m##K, dti_wino_y_back_##m##K, \
+            dti_wino_rows_##m##K, dti_wino_rows_back_##m##K, dti_wino_w_##m##K, \
+            dti_wino_w_back_##m##K \
+    }
+DTI_WINO_SIDE(4)
+DTI_WINO_SIDE(6)
+DTI_WINO_SIDE(8)
+DTI_WINO_FORM(4, 2, 3)
+DTI_WINO_FORM(6, 4, 3)
+DTI_WINO_FORM(8, 6, 3)
+DTI_WINO_FORM(6, 2, 5)
+DTI_WINO_FORM(8, 4, 5)
+static const dti_wino_form dti_wino_forms[] = { DTI_WINO_ROW(4, 2, 3), DTI_WINO_ROW(6, 4, 3),
+                                                DTI_WINO_ROW(8, 6, 3), DTI_WINO_ROW(6, 2, 5),
+                                                DTI_WINO_ROW(8, 4, 5) };
+
+/* F(m, K), or NULL if there is none. */
+DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
+{
+    for (size_t k = 0; k < sizeof dti_wino_forms / sizeof *dti_wino_forms; ++k)
+        if (dti_wino_forms[k].m == m && dti_wino_forms[k].K == K) return &dti_wino_forms[k];
+    return NULL;
+}
+
+/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points.
+   Of a there are three kinds: packed numbers [term][o] in blocks of OT, the weights terms are
+   channels lanes numbers that are the lanes of vectors, o's 16 apart terms are tiles, 16 lanes each
+   vectors multiplied lane by lane terms are tiles */
+typedef struct dti_product {            /* the geometry; where a, b and out are goes beside it */
+    size_t a_point, b_point, out_point; /* floats to the next point, */
+    size_t b_tile, out_tile, out_row; /* .. to the next tile of b and out, to the next o of out, */
+    size_t a_term, b_term;            /* .. where terms are tiles: to the next */
+    int points, terms;
+    enum { DTI_PACKED, DTI_LANES, DTI_VECTORS } kind;
+    bool resume; /* go on from what out holds */
+} dti_product;
+
+/* OT x TT accumulators in registers. */
+DTI_INLINE void dti_product_run(const int OT, const int TT, const int KIND, const dti_product *p,
+                                const float *as_of, const float *bs_of, float *outs_of, int blocks)
+{
+    const size_t out_row = p->out_row, out_tile = p->out_tile, b_tile = p->b_tile,
+                 step = KIND == DTI_PACKED ? 1 : DTI_L;
+    const size_t a_term = KIND == DTI_PACKED  ? (size_t)OT
+                          : KIND == DTI_LANES ? 1
+                                              : p->a_term,
+                 b_term = KIND == DTI_VECTORS ? p->b_term : DTI_L;
+    const int tiles = KIND == DTI_LANES ? p->terms : 1, terms = KIND == DTI_LANES ? 16 : p->terms;
+    const bool resume = p->resume;
+    for (int f = 0; f < p->points; ++f)
+        for (int k = 0; k < blocks; ++k)
+            for (size_t part = 0; part < 16; part += DTI_W) {
+                float *out = outs_of + (size_t)f * p->out_point + (size_t)(k * OT) * out_row + part;
+                const float *a = as_of + (size_t)f * p->a_point +
+                                 (size_t)(k * OT) * (KIND == DTI_PACKED ? (size_t)terms : step) +
+                                 (KIND == DTI_VECTORS ? part : 0);
+                const float *b = bs_of + (size_t)f * p->b_point + part;
+                dti_v acc[6][4];
+                DTI_UNROLL for (int o = 0; o < OT; ++o)
+                    DTI_UNROLL for (int t = 0; t < TT; ++t) {
+                        acc[o][t] = dti_splat(0.0f);
+                        if (resume)
+                            acc[o][t] = dti_load(out + (size_t)o * out_row + (size_t)t * out_tile);
+                    }
+                for (int tile = tiles; tile > 0;
+                     --tile, a += KIND == DTI_LANES ? p->a_term - DTI_L : 0)
+                    for (int i = terms; i > 0; --i, a += a_term, b += b_term) {
+                        dti_v bs[4];
+                        DTI_UNROLL for (int t = 0; t < TT; ++t)
+                            bs[t] = dti_load(b + (size_t)t * b_tile);
+                        DTI_UNROLL for (int o = 0; o < OT; ++o) {
+                            dti_v as;
+                            if (KIND == DTI_VECTORS) as = dti_load(a + (size_t)o * step);
+                            else as = dti_splat(a[(size_t)o * step]);
+                            DTI_UNROLL for (int t = 0; t < TT; ++t)
+                                acc[o][t] = dti_fma(as, bs[t], acc[o][t]);
+                        }
+                    }
+                DTI_UNROLL for (int o = 0; o < OT; ++o)
+                    DTI_UNROLL for (int t = 0; t < TT; ++t)
+                        dti_store(out + (size_t)o * out_row + (size_t)t * out_tile, acc[o][t]);
+            }
+}
+
+DTI_INLINE void dti_product_tiles(const int OT, const int KIND, const dti_product *p,
+                                  const float *a, const float *b, float *out, int tiles, int blocks)
+{
+    if (tiles == 4) dti_product_run(OT, 4, KIND, p, a, b, out, blocks);
+    else if (tiles == 3) dti_product_run(OT, 3, KIND, p, a, b, out, blocks);
+    else if (tiles == 2) dti_product_run(OT, 2, KIND, p, a, b, out, blocks);
+    else dti_product_run(OT, 1, KIND, p, a, b, out, blocks);
+}
+
+DTI_INLINE void dti_product_any(const int OT, const dti_product *p, const float *a, const float *b,
+                                float *out, int tiles, int blocks)
+{
+    if (p->kind == DTI_PACKED) dti_product_tiles(OT, DTI_PACKED, p, a, b, out, tiles, blocks);
+    else if (p->kind == DTI_LANES) dti_product_tiles(OT, DTI_LANES, p, a, b, out, tiles, blocks);
+    else dti_product_tiles(OT, DTI_VECTORS, p, a, b, out, tiles, blocks);
+}
+
+DTI_NOINLINE void dti_product_1(const dti_product *p, const float *a, const float *b, float *out,
+                                int tiles, int blocks)
+{
+    dti_product_any(1, p, a, b, out, tiles, blocks);
+}
+DTI_NOINLINE void dti_product_2(const dti_product *p, const float *a, const float *b, float *out,
+                                int tiles, int blocks)
+{
+    dti_product_any(2, p, a, b, out, tiles, blocks);
+}
+DTI_NOINLINE void dti_product_3(const dti_product *p, const float *a, const float *b, float *out,
+                                int tiles, int blocks)
+{
+    dti_product_any(3, p, a, b, out, tiles, blocks);
+}
+#if DTI_REGISTERS == 32
+DTI_NOINLINE void dti_product_4(const dti_product *p, const float *a, const float *b, float *out,
+                                int tiles, int blocks)
+{
+    dti_product_any(4, p, a, b, out, tiles, blocks);
+}
+DTI_NOINLINE void dti_product_5(const dti_product *p, const float *a, const float *b, float *out,
+                                int tiles, int blocks)
+{
+    dti_product_any(5, p, a, b, out, tiles, blocks);
+}
+DTI_NOINLINE void dti_product_6(const dti_product *p, const float *a, const float *b, float *out,
+                                int tiles, int blocks)
+{
+    dti_product_any(6, p, a, b, out, tiles, blocks);
+}
+#endif
+
+static void dti_product_size(int OT, const dti_product *p, const float *a, const float *b,
+                             float *out, int tiles, int blocks)
+{
+    switch (OT) {
+#if DTI_REGISTERS == 32
+    case 6: dti_product_6(p, a, b, out, tiles, blocks); break;
+    case 5: dti_product_5(p, a, b, out, tiles, blocks); break;
+    case 4: dti_product_4(p, a, b, out, tiles, blocks); break;
+#endif
+    case 3: dti_product_3(p, a, b, out, tiles, blocks); break;
+    case 2: dti_product_2(p, a, b, out, tiles, blocks); break;
+    default: dti_product_1(p, a, b, out, tiles, blocks); break;
+    }
+}
+
+/* n things in the fewest parts of at most `most`, as even as can be: the first `wide` parts are of
+   `size`, the others one less. */
+typedef struct dti_parts {
+    int count, size, wide;
+} dti_parts;
+static dti_parts dti_parts_of(int n, int most)
+{
+    const int count = (n + most - 1) / most, size = (n + count - 1) / count;
+    return (dti_parts){ count, size, n - count * (size - 1) };
+}
+static int dti_part_begin(const dti_parts *p, int k)
+{
+    return k * p->size - (k > p->wide ? k - p->wide : 0);
+}
+
+/* All of a's `outs` with b's `tiles`. */
+static void dti_product_do(const dti_product *p, const float *a, const float *b, float *out,
+                           int outs, int tiles)
+{
+    const dti_parts o = dti_parts_of(outs, dti_wino_machine.outs),
+                    t = dti_parts_of(tiles, dti_wino_machine.tiles);
+    const size_t rest = (size_t)(o.wide * o.size),
+                 a_rest = rest * (p->kind == DTI_PACKED ? (size_t)p->terms
+                                                        : DTI_L); /* after the wide blocks */
+    for (int k = 0; k < t.count; ++k) {
+        const int width = t.size - (k >= t.wide);
+        dti_product_size(o.size, p, a, b, out, width, o.wide);
+        if (o.wide < o.count)
+            dti_product_size(o.size - 1, p, a + a_rest, b, out + rest * p->out_row, width,
+                             o.count - o.wide);
+        b += (size_t)width * p->b_tile;
+        out += (size_t)width * p->out_tile;
+    }
+}
+
+/* One column of points: out[i][o][t] = sum over c of U[i][c][o] * in[i][t][c], U from
+   dti_wino_pack. Where the channels are many, passes over `depth` of them keep the vectors of four
+   tiles in L1 while all weights of the pass go by. */
+static void dti_wino_products(int n, int outs, int ins, int tiles, const float *u, const float *in,
+                              size_t in_point, float *out, size_t out_point, size_t out_tile,
+                              size_t out_row)
+{
+    const dti_parts passes = dti_parts_of(ins, dti_wino_machine.depth);
+    const int together = passes.count == 1 ? n : 1;
+    dti_product p = { .b_tile = (size_t)ins * DTI_L,
+                      .out_tile = out_tile,
+                      .out_row = out_row,
+                      .points = together,
+                      .a_point = (size_t)ins * (size_t)outs,
+                      .b_point = in_point,
+                      .out_point = out_point };
+    for (int f = 0; f < n; f += together)
+        for (int k = 0; k < passes.count; ++k) {
+            const int first = dti_part_begin(&passes, k);
+            p.terms = passes.size - (k >= passes.wide);
+            p.resume = k > 0;
+            dti_product_do(&p, u + ((size_t)f * (size_t)ins + (size_t)first) * (size_t)outs,
+                           in + (size_t)f * in_point + (size_t)first * DTI_L,
+                           out + (size_t)f * out_point, outs, tiles);
+        }
+}
+
+/* ---- Weights, once a step: U[point][pass][block][c of the pass][o of the block]; behind it the
+   same with the channels exchanged. */
+DTI_LOCAL size_t dti_wino_packed_floats(const dti_conv *g, const dti_wino_form *form)
+{
+    return 2 * (size_t)(form->n * form->n) * (((size_t)g->C * (size_t)g->O + 15) & ~(size_t)15);
+}
+
+static void dti_wino_pack_pass(const dti_wino_form *form, int outs, int ins, const float *w,
+                               size_t w_out, size_t w_in, float *packed)
+{
+    const int taps = form->K * form->K, points = form->n * form->n;
+    const dti_parts passes = dti_parts_of(ins, dti_wino_machine.depth),
+                    blocks = dti_parts_of(outs, dti_wino_machine.outs);
+    const size_t point = (size_t)outs * (size_t)ins;
+    _Alignas(64) float from[25 * 16], to[64 * 16];
+    memset(from, 0, sizeof from);
+    for (int k = 0; k < passes.count; ++k)
+        for (int o0 = 0; o0 < outs; o0 += DT_LANES) {
+            const int c0 = dti_part_begin(&passes, k), depth = passes.size - (k >= passes.wide),
+                      lanes = outs - o0 < DT_LANES ? outs - o0 : DT_LANES;
+            size_t at[DT_LANES], step[DT_LANES]; /* of each o: its place at c0, and to the next c */
+            for (int l = 0, b = 0; l < lanes; ++l) {
+                while (b + 1 < blocks.count && dti_part_begin(&blocks, b + 1) <= o0 + l) ++b;
+                const int begin = dti_part_begin(&blocks, b);
+                at[l] = (size_t)c0 * (size_t)outs + (size_t)begin * (size_t)depth +
+                        (size_t)(o0 + l - begin);
+                step[l] = (size_t)(blocks.size - (b >= blocks.wide));
+            }
+            for (int c = 0; c < depth; ++c) {
+                for (int l = 0; l < lanes; ++l)
+                    for (int t = 0; t < taps; ++t)
+                        from[t * DT_LANES + l] =
+                            w[(size_t)(o0 + l) * w_out + (size_t)(c0 + c) * w_in + (size_t)t];
+                form->w(from, to);
+                for (int f = 0; f < points; ++f)
+                    for (int l = 0; l < lanes; ++l)
+                        packed[(size_t)f * point + at[l] + (size_t)c * step[l]] =
+                            to[f * DT_LANES + l];
+            }
+        }
+}
+
+DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const float *w,
+                             float *packed)
+{
+    const size_t taps = (size_t)(g->K * g->K), row = (size_t)g->C * taps;
+    dti_wino_pack_pass(form, g->O, g->C, w, row, taps, packed);
+    dti_wino_pack_pass(form, g->C, g->O, w, taps, row,
+                       packed + dti_wino_packed_floats(g, form) / 2);
+}
+
+/* ---- Tiles of a layer's maps. */
+/* maps of several lane groups, `group` floats apart; argmax where they are pooled */
+typedef struct dti_wino_maps {
+    float *at;
+    uint8_t *argmax;
+    size_t group, argmax_group;
+    int channels, rows, columns;
+} dti_wino_maps;
+
+/* the rows and columns of a tile that lie in the map: top..bottom-1, left..right-1 */
+typedef struct dti_wino_place {
+    int top, bottom, left, right;
+} dti_wino_place;
+
+static int dti_wino_tiles(const dti_conv *g, const dti_wino_form *form)
+{
+    return ((g->P + form->m - 1) / form->m) * ((g->Q + form->m - 1) / form->m);
+}
+
+/* Tile t, counted through the groups: side x side numbers of the maps, tiles `step` apart, the
+   first one starting `pad` outside. */
+static dti_wino_square dti_wino_tile(const dti_conv *g, const dti_wino_form *form,
+                                     const dti_wino_maps *maps, int t, int step, int side, int pad,
+                                     dti_wino_place *in)
+{
+    const int per = dti_wino_tiles(g, form), across = (g->Q + form->m - 1) / form->m;
+    const int r = t % per / across * step - pad, c = t % across * step - pad;
+    *in = (dti_wino_place){ r < 0 ? -r : 0, maps->rows - r < side ? maps->rows - r : side,
+                            c < 0 ? -c : 0, maps->columns - c < side ? maps->columns - c : side };
+    return (dti_wino_square){ maps->at + (size_t)(t / per) * maps->group +
+                                  ((ptrdiff_t)r * maps->columns + c) * (ptrdiff_t)DTI_L,
+                              (size_t)maps->rows * (size_t)maps->columns * DTI_L,
+                              (size_t)maps->columns * DTI_L, maps->channels };
+}
+static bool dti_wino_full(const dti_wino_place *in, int side)
+{
+    return in->top == 0 && in->left == 0 && in->bottom == side && in->right == side;
+}
+
+/* to (+)= from where the tile lies in the map; 16 lanes a place, rows to_row and from_row floats
+   apart */
+static void dti_wino_copy(const dti_wino_place *in, float *to, size_t to_row, const float *from,
+                          size_t from_row, bool add)
+{
+    for (int i = in->top; i < in->bottom; ++i)
+        for (int j = in->left; j < in->right; ++j)
+            for (size_t part = 0; part < 16; part += DTI_W) {
+                float *at = to + (size_t)i * to_row + (size_t)j * DTI_L + part;
+                dti_v v = dti_load(from + (size_t)i * from_row + (size_t)j * DTI_L + part);
+                if (add) v += dti_load(at);
+                dti_store(at, v);
+            }
+}
+
+/* V of tiles t0 .. t0+tiles-1. A tile with padding goes by way of a square of its own, a channel at
+   a time. */
+static void dti_wino_take_x(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
+                            int t0, int tiles, float *v, size_t point)
+{
+    _Alignas(64) float own[64 * 16];
+    const size_t row = (size_t)form->n * DTI_L;
+    for (int t = 0; t < tiles; ++t) {
+        dti_wino_place in;
+        const dti_wino_square s = dti_wino_tile(g, form, x, t0 + t, form->m, form->n, g->pad, &in);
+        float *to = v + (size_t)(t * g->C) * DTI_L;
+        if (dti_wino_full(&in, form->n)) {
+            form->x(&s, to, point);
+            continue;
+        }
+        memset(own, 0, sizeof own);
+        for (int c = 0; c < g->C; ++c, to += DTI_L) {
+            dti_wino_copy(&in, own, row, s.at + (size_t)c * s.channel, s.row, false);
+            form->x(&(dti_wino_square){ own, 0, row, 1 }, to, point);
+        }
+    }
+}
+
+static void dti_wino_give_dx(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *dx,
+                             int t0, int tiles, const float *v, size_t point)
+{
+    _Alignas(64) float own[64 * 16];
+    const size_t row = (size_t)form->n * DTI_L;
+    for (int t = 0; t < tiles; ++t) {
+        dti_wino_place in;
+        const dti_wino_square s = dti_wino_tile(g, form, dx, t0 + t, form->m, form->n, g->pad, &in);
+        const float *from = v + (size_t)(t * g->C) * DTI_L;
+        if (dti_wino_full(&in, form->n)) {
+            form->x_back(&s, from, point);
+            continue;
+        }
+        for (int c = 0; c < g->C; ++c, from += DTI_L) {
+            memset(own, 0, sizeof own);
+            form->x_back(&(dti_wino_square){ own, 0, row, 1 }, from, point);
+            dti_wino_copy(&in, s.at + (size_t)c * s.channel, s.row, own, row, true);
+        }
+    }
+}
+
+/* One channel's tile y[m][m] -> 2x2 maxima and their places, as [S4.8]; and back, zeros where no
+   maximum was. */
+static void dti_wino_pool(const dti_wino_place *in, int m, const float *y, bool relu, float *to,
+                          uint8_t *argmax, size_t row)
+{
+    const dti_v low = dti_splat(0.0f);
+    for (int i = 0; i < in->bottom; ++i)
+        for (int j = 0; j < in->right; ++j)
+            for (size_t part = 0; part < 16; part += DTI_W) {
+                const float *at = y + (size_t)(2 * i * m + 2 * j) * DTI_L + part;
+                const dti_v a = dti_load(at), b = dti_load(at + DTI_L),
+                            c = dti_load(at + (size_t)m * DTI_L),
+                            d = dti_load(at + (size_t)(m + 1) * DTI_L);
+                const dti_v up = dti_vmax(a, b), down = dti_vmax(c, d), most = dti_vmax(up, down);
+                const dti_v up_at = dti_if_greater(b, a, dti_splat(1.0f), dti_splat(0.0f)),
+                            down_at = dti_if_greater(d, c, dti_splat(3.0f), dti_splat(2.0f));
+                const size_t out = (size_t)i * row + (size_t)j * DTI_L + part;
+                dti_store(to + out, relu ? dti_vmax(most, low) : most);
+                dti_store_places(argmax + out, dti_if_greater(down, up, down_at, up_at));
+            }
+}
+
+static void dti_wino_unpool(const dti_wino_place *in, int m, float *y, const float *from,
+                            const uint8_t *argmax, size_t row)
+{
+    for (int i = 0; i < in->bottom; ++i)
+        for (int j = 0; j < in->right; ++j)
+            for (size_t part = 0; part < 16; part += DTI_W) {
+                const size_t at = (size_t)i * row + (size_t)j * DTI_L + part;
+                const dti_v d = dti_load(from + at);
+                const dti_places place = dti_load_places(argmax + at);
+                float *to = y + (size_t)(2 * i * m + 2 * j) * DTI_L + part;
+                dti_store(to, dti_if_place(place, 0, d));
+                dti_store(to + DTI_L, dti_if_place(place, 1, d));
+                dti_store(to + (size_t)m * DTI_L, dti_if_place(place, 2, d));
+                dti_store(to + (size_t)(m + 1) * DTI_L, dti_if_place(place, 3, d));
+            }
+}
+
+/* y of tiles t0 .. t0+tiles-1 from z[j][o][t][i], pooled and rectified if so wished. */
+static void dti_wino_give_y(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *y,
+                            int t0, int tiles, const float *bias, bool relu, const float *z,
+                            size_t point)
+{
+    _Alignas(64) float own[36 * 16];
+    const int m = form->m, side = y->argmax ? m / 2 : m;
+    const size_t row = (size_t)m * DTI_L, z_channel = (size_t)tiles * row;
+    for (int t = 0; t < tiles; ++t, z += row) {
+        dti_wino_place in;
+        const dti_wino_square s = dti_wino_tile(g, form, y, t0 + t, side, side, 0, &in);
+        if (!y->argmax && dti_wino_full(&in, m)) {
+            form->y(&s, bias, z, point, z_channel);
+            continue;
+        }
+        const int group = (t0 + t) / dti_wino_tiles(g, form);
+        const ptrdiff_t at = s.at - (y->at + (size_t)group * y->group);
+        for (int o = 0; o < g->O; ++o) {
+            form->y(&(dti_wino_square){ own, 0, row, 1 }, bias ? bias + o : NULL,
+                    z + (size_t)o * z_channel, point, 0);
+            if (y->argmax)
+                dti_wino_pool(&in, m, own, relu, s.at + (size_t)o * s.channel,
+                              y->argmax + (size_t)group * y->argmax_group + at +
+                                  (size_t)o * s.channel,
+                              s.row);
+            else dti_wino_copy(&in, s.at + (size_t)o * s.channel, s.row, own, row, false);
+        }
+    }
+}
+
+/* z[j][t][o][i] = dy A' */
+static void dti_wino_take_dy(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *dy,
+                             int t0, int tiles, float *z, size_t point)
+{
+    _Alignas(64) float own[36 * 16];
+    const int m = form->m, side = dy->argmax ? m / 2 : m;
+    const size_t row = (size_t)m * DTI_L;
+    for (int t = 0; t < tiles; ++t, z += (size_t)g->O * row) {
+        dti_wino_place in;
+        const dti_wino_square s = dti_wino_tile(g, form, dy, t0 + t, side, side, 0, &in);
+        if (!dy->argmax && dti_wino_full(&in, m)) {
+            form->y_back(&s, z, point);
+            continue;
+        }
+        const int group = (t0 + t) / dti_wino_tiles(g, form);
+        const ptrdiff_t at = s.at - (dy->at + (size_t)group * dy->group);
+        memset(own, 0, sizeof own);
+        for (int o = 0; o < g->O; ++o) {
+            if (dy->argmax)
+                dti_wino_unpool(&in, m, own, s.at + (size_t)o * s.channel,
+                                dy->argmax + (size_t)group * dy->argmax_group + at +
+                                    (size_t)o * s.channel,
+                                s.row);
+            else dti_wino_copy(&in, own, row, s.at + (size_t)o * s.channel, s.row, false);
+            form->y_back(&(dti_wino_square){ own, 0, row, 1 }, z + (size_t)o * row, point);
+        }
+    }
+}
+
+/* ---- Scratch: V and dV, a column of M, Z, and what dU needs. A point's floats are an odd number
+   of cache lines, so that the points of an element do not all fall into one set of the cache. */
+typedef struct dti_wino_room {
+    size_t v, m, z; /* floats of one point of V, one point of M, one column of Z */
+    bool fold;      /* dU's sums stay in lanes and are folded: where channels fill vectors badly */
+    bool turn_dy;   /* dU's factor whose channels become vectors: dM, or else V */
+    int across, down; /* its vectors of sixteen channels; the other factor's channels */
+    int block;        /* of those, so many at a time */
+    size_t turned; /* floats of one point's turned factor, or of its sums in lanes */
+    size_t du, r;  /* floats of one point of dU, of one tap of R */
+} dti_wino_room;
+
+static size_t dti_wino_lines(int tiles, int channels)
+{
+    return ((size_t)tiles * (size_t)channels | 1) * DTI_L;
+}
+
+static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *form, int tiles)
+{
+    dti_wino_room r = { .v = dti_wino_lines(tiles, g->C),
+                        .m = dti_wino_lines(tiles, g->O),
+                        .z = dti_wino_lines(tiles, g->O * form->m) };
+    const int xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
+    r.turn_dy = ys * g->C <= xs * g->O;
+    r.fold = 7 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8 * g->C * g->O;
+    r.across = r.turn_dy ? ys : xs;
+    r.down = r.turn_dy ? g->C : g->O;
+    const int fit = (int)(dti_wino_machine.slice / (size_t)(form->n * r.across * 16));
+    r.block = fit < dti_wino_machine.outs ? dti_wino_machine.outs
+              : fit < r.down              ? fit / dti_wino_machine.outs * dti_wino_machine.outs
+                                          : r.down;
+    r.turned = (size_t)(r.across * tiles) * 16 * DTI_L;
+    if (r.fold) { /* of O x C sums in lanes, sixteen folded ones a vector */
+        r.across = (g->O * g->C + 15) / 16;
+        r.down = r.block = 1;
+        r.turned = dti_wino_lines(g->O, g->C);
+    }
+    r.du = dti_wino_lines(r.across, r.block);
+    r.r = (size_t)(r.across * r.down) * DTI_L;
+    return r;
+}
+
+static int dti_wino_chunk(int tiles) { return dti_parts_of(tiles, DTI_WINO_CHUNK).size; }
+
+/* Floats of scratch for any pass over any number of groups. */
+DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form *form)
+{
+    const size_t n = (size_t)form->n;
+    const dti_wino_room r = dti_wino_room_of(g, form, DTI_WINO_CHUNK);
+    return 2 * n * n * r.v + n * (r.m + r.z + r.turned + r.du + (size_t)form->K * r.r) +
+           (size_t)g->O * DTI_L + 25 * 16;
+}
+
+/* ---- Forward: y = conv(x) + b for `groups` lane groups, pooled and rectified if y has an argmax.
+   2*O*n*n*C*16 flop a tile. */
+DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, int groups,
+                                const dti_wino_maps *x, const float *packed, const float *b,
+                                bool relu, const dti_wino_maps *y, float *scratch)
+{
+    const int n = form->n, all = groups * dti_wino_tiles(g, form), chunk = dti_wino_chunk(all);
+    for (int t0 = 0; t0 < all; t0 += chunk) {
+        const int tiles = all - t0 < chunk ? all - t0 : chunk;
+        const dti_wino_room r = dti_wino_room_of(g, form, tiles);
+        float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
+        dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
+        for (int j = 0; j < n; ++j) { /* M[i][o][t] of column j, then its rows */
+            const size_t at = (size_t)(j * n);
+            dti_wino_products(n, g->O, g->C, tiles, packed + at * (size_t)(g->O * g->C),
+                              v + at * r.v, r.v, m, r.m, DTI_L, (size_t)tiles * DTI_L);
+            form->rows(tiles * g->O, m, r.m, z + (size_t)j * r.z);
+        }
+        dti_wino_give_y(g, form, y, t0, tiles, b, relu, z, r.z);
+    }
+}
+
+/* sums[r] = the lanes of row r folded in the order of dti_fold; with 512-bit vectors sixteen rows
+   at a time: each round adds halves, quarters, .. of vectors and packs two into one. */
+static void dti_wino_fold(float *sums, const float *acc, int rows)
+{
+    int r = 0;
+#if DTI_W == 16
+    for (; r + 16 <= rows; r += 16) {
+        __m512 a[16];
+        DTI_UNROLL for (int k = 0; k < 16; ++k)
+            a[k] = dti_load(acc +
+                            (size_t)(r + k % 4 * 4 + k / 4) * DTI_L); /* so row k ends in lane k */
+        DTI_UNROLL for (int k = 0; k < 8; ++k)
+            a[k] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0x44),
+                                 _mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0xEE));
+        DTI_UNROLL for (int k = 0; k < 4; ++k)
+            a[k] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0x88),
+                                 _mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0xDD));
+        DTI_UNROLL for (int k = 0; k < 2; ++k)
+            a[k] = _mm512_add_ps(_mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0x44),
+                                 _mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0xEE));
+        _mm512_store_ps(sums + r, _mm512_add_ps(_mm512_shuffle_ps(a[0], a[1], 0x88),
+                                                _mm512_shuffle_ps(a[0], a[1], 0xDD)));
+    }
+#endif
+    if (r < rows) dti_fold(sums + r, acc + (size_t)r * DTI_L, rows - r);
+}
+
+/* dU of column j: turn one factor of each point, multiply, and the rows of G' dU into R[j]. */
+static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
+                              int tiles, const float *v, const float *m, float *turned, float *du,
+                              float *into, bool add)
+{
+    const float *vectors = r->turn_dy ? m : v, *numbers = r->turn_dy ? v : m;
+    const size_t vectors_point = r->turn_dy ? r->m : r->v, numbers_point = r->turn_dy ? r->v : r->m;
+    const int channels = r->turn_dy ? g->O : g->C;
+    if (r->fold) {
+        const dti_product p = { .a_term = (size_t)g->O * DTI_L,
+                                .b_term = (size_t)g->C * DTI_L,
+                                .b_tile = DTI_L,
+                                .out_row = (size_t)g->C * DTI_L,
+                                .out_tile = DTI_L,
+                                .points = 1,
+                                .terms = tiles,
+                                .kind = DTI_VECTORS };
+        for (int i = 0; i < form->n; ++i) {
+            dti_product_do(&p, m + (size_t)i * r->m, v + (size_t)i * r->v, turned, g->O, g->C);
+            dti_wino_fold(du + (size_t)i * r->du, turned, g->O * g->C);
+        }
+        form->w_back(r->across, du, r->du, into, r->r, add);
+        return;
+    }
+    for (int i = 0; i < form->n; ++i)
+        for (int k = 0; k < r->across; ++k)
+            for (int t = 0; t < tiles; ++t)
+                dti_turn_lanes(
+                    turned + (size_t)i * r->turned +
+                        (size_t)(k * tiles + t) * 16 * DTI_L, /* what lies behind the last */
+                    vectors + (size_t)i * vectors_point + (size_t)(t * channels + 16 * k) * DTI_L,
+                    DTI_L, 16); /* channel: nobody reads */
+    const dti_product p = { .a_point = numbers_point,
+                            .a_term = (size_t)r->down * DTI_L,
+                            .b_point = r->turned,
+                            .b_tile = (size_t)tiles * 16 * DTI_L,
+                            .out_point = r->du,
+                            .out_tile = DTI_L,
+                            .out_row = (size_t)r->across * DTI_L,
+                            .points = form->n,
+                            .terms = tiles,
+                            .kind = DTI_LANES };
+    for (int k = 0; k < r->down; k += r->block) {
+        const int rows = r->down - k < r->block ? r->down - k : r->block;
+        dti_product_do(&p, numbers + (size_t)k * DTI_L, turned, du, rows, r->across);
+        form->w_back(rows * r->across, du, r->du, into + (size_t)(k * r->across) * DTI_L, r->r,
+                     add);
+    }
+}
+
+/* dw from R[j][u], the last axis; channels are turned back. */
+static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
+                             const float *from, float *own, float *dw)
+{
+    const int K = form->K, channels = r->fold ? g->O * g->C : r->turn_dy ? g->O : g->C;
+    const size_t taps = (size_t)(K * K), row = (size_t)g->C * taps;
+    for (int d = 0; d < r->down; ++d)
+        for (int k = 0; k < r->across; ++k) {
+            const int lanes = channels - 16 * k < 16 ? channels - 16 * k : 16;
+            for (int u = 0; u < K; ++u)
+                form->w_back(1, from + (size_t)u * r->r + (size_t)(d * r->across + k) * DTI_L,
+                             (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
+            float *to = r->turn_dy && !r->fold ? dw + (size_t)(16 * k) * row + (size_t)d * taps
+                                               : dw + (size_t)d * row + (size_t)(16 * k) * taps;
+            dti_turn(to, r->turn_dy && !r->fold ? row : taps, own, DTI_L, taps, (size_t)lanes);
+        }
+}
+
+/* ---- Backward, any of: dx of `groups` lane groups unless dx is NULL; dw and db (may be NULL)
+   unless dw is NULL, of one group. All are overwritten. dy with its argmax where the convolution
+   pools. */
+DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, int groups,
+                                 const dti_wino_maps *x, const dti_wino_maps *dy,
+                                 const float *packed, const dti_wino_maps *dx, float *dw, float *db,
+                                 float *scratch)
+{
+    const int n = form->n, all = groups * dti_wino_tiles(g, form), chunk = dti_wino_chunk(all);
+    const dti_wino_room most = dti_wino_room_of(g, form, chunk);
+    float *v = scratch, *dv = v + (size_t)(n * n) * most.v, *m = dv + (size_t)(n * n) * most.v,
+          *z = m + (size_t)n * most.m;
+    float *turned = z + (size_t)n * most.z, *du = turned + (size_t)n * most.turned,
+          *r_all = du + (size_t)n * most.du;
+    float *sums = r_all + (size_t)(n * form->K) * most.r, *own = sums + (size_t)g->O * DTI_L;
+    for (int k = 0; dx && k < groups; ++k)
+        memset(dx->at + (size_t)k * dx->group, 0,
+               (size_t)g->C * (size_t)g->H * (size_t)g->W * DTI_L * sizeof(float));
+    for (int t0 = 0; t0 < all; t0 += chunk) {
+        const int tiles = all - t0 < chunk ? all - t0 : chunk;
+        const dti_wino_room r = dti_wino_room_of(g, form, tiles);
+        dti_wino_take_dy(g, form, dy, t0, tiles, z, r.z);
+        if (dw) dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
+        for (int j = 0; j < n; ++j) {
+            const size_t at = (size_t)(j * n);
+            form->rows_back(tiles * g->O, z + (size_t)j * r.z, m,
+                            r.m); /* dM[i][t][o] of column j */
+            if (dx)
+                dti_wino_products(n, g->C, g->O, tiles,
+                                  packed + dti_wino_packed_floats(g, form) / 2 +
+                                      at * (size_t)(g->O * g->C),
+                                  m, r.m, dv + at * r.v, r.v, (size_t)g->C * DTI_L, DTI_L);
+            if (dw)
+                dti_wino_column_w(g, form, &r, tiles, v + at * r.v, m, turned, du,
+                                  r_all + (size_t)(j * form->K) * r.r, t0 > 0);
+            if (db && j == 1) /* dM at the point (1, 1) is the sum of the tile's dy */
+                for (int o = 0; o < g->O; ++o)
+                    for (size_t part = 0; part < 16; part += DTI_W) {
+                        float *sum = sums + (size_t)o * DTI_L + part;
+                        dti_v s = dti_splat(0.0f);
+                        if (t0 > 0) s = dti_load(sum);
+                        for (int t = 0; t < tiles; ++t)
+                            s += dti_load(m + r.m + (size_t)(t * g->O + o) * DTI_L + part);
+                        dti_store(sum, s);
+                    }
+        }
+        if (dx) dti_wino_give_dx(g, form, dx, t0, tiles, dv, r.v);
+    }
+    if (dw) dti_wino_give_dw(g, form, &most, r_all, own, dw);
+    if (db) dti_fold(db, sums, g->O);
+}
+
+/* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [S4.4]. It knows the shape
+   alone, never the machine, the rank or the batch, so that the bits are the same everywhere. Measured with
+   512-bit vectors, one core, percent of the peak in the definition's multiply-adds, Winograd : direct
+
+                         forward     backward-data   backward-weights   (median of 5)
+     10->20  k5 12x12    228 : 89      170 : 91         112 : 67         both backward passes in one: 171
+     32->32  k3  4x4     147 : 90      114 : 86          81 : 79
+     16->160 k3 28x28     74 : 84      100 : 80          77 : 83         both backward passes in one: 118
+    160->160 k3 28x28    214 : 82      212 : 82         190 : 77
+    320->320 k3 14x14    185 : 81      180 : 82         145 : 81
+    640->640 k3  7x7     177 : 80      175 : 78          97 : 76
+
+   A layer goes one way in all passes, for forward and both backward passes together decide. With fewer than
+   four channels on either side the transforms cost more than they save; on maps of one or two rows so do
+   the empty parts of a tile. F(6,3) saves a tenth of F(4,3)'s products and has three times its error;
+   F(2,3) and F(2,5), of smaller error, save half as much: they are here to be compared. */
+DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
+{
+    if (g->S != 1 || (g->K != 3 && g->K != 5) || g->C < 4 || g->O < 4 || g->P < 3 || g->Q < 3)
+        return NULL;
+    return dti_wino_find(4, g->K);
+}
+
+/* Does a pass over one lane group leave the products with too few tiles for each weight? Then the
+   net runs all its groups at once. */
+DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form)
+{
+    return dti_wino_tiles(g, form) <
+           (g->C * g->O > 64 * 1024 ? DTI_WINO_CHUNK : dti_wino_machine.tiles);
+}
+#endif
+
 /* ==== [S5] Layers ========================================================= */
 
 /* ==== [S5.1] What a net and a layer are =================================== */
@@ -2868,7 +3962,7 @@ typedef struct dti_layer_class {
     size_t own;              /* bytes of what a layer of this class keeps of its description */
     /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters (dti_parameter). */
     dt_err (*shape)(dti_layer *l, const void *desc);
-    void (*needs)(dti_op *op);          /* sets packed_floats, scratch_floats, notes_bytes; NULL: none */
+    void (*needs)(dti_op *op);          /* sets packed_floats, scratch_floats, notes_bytes, whole_batch; NULL: none */
     int reads;                          /* in backward: a sum of DTI_READS_ */
     bool in_place;                      /* y may lie where x lies, and dx where dy lies */
     bool keeps_sign;                    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
@@ -2918,6 +4012,7 @@ struct dti_op {
     int layers;              /* how many it stands for */
     int in[3], out[3];
     int tensor, tensor2, made; /* numbers of x, x2 and y */
+    bool direct;             /* dt_build_desc's */
     bool whole_batch;        /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
     int begin, end;
     dti_lanes x, x2, y, dx, dx2, dy; /* dx, dx2 at NULL: not wanted */
@@ -2934,9 +4029,8 @@ DTI_INLINE float *dti_y(const dti_op *op, int g) { return dti_lanes_of(op->y, g)
 DTI_INLINE const float *dti_dy(const dti_op *op, int g) { return dti_lanes_of(op->dy, g); }
 DTI_INLINE unsigned char *dti_notes_of(const dti_op *op, int g) { return op->notes + (size_t)g * op->notes_bytes; }
 /* Where backward puts dx; NULL if nobody wants it. */
-DTI_INLINE float *dti_dx(const dti_op *op, int g) {
-    return dti_lanes_of(op->add_dx && !op->class->adds ? op->spare : op->dx, g);
-}
+DTI_INLINE dti_lanes dti_dx_lanes(const dti_op *op) { return op->add_dx && !op->class->adds ? op->spare : op->dx; }
+DTI_INLINE float *dti_dx(const dti_op *op, int g) { return dti_lanes_of(dti_dx_lanes(op), g); }
 
 DTI_INLINE size_t dti_volume(const int shape[3]) { return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2]; }
 DTI_INLINE size_t dti_lane_floats(const int shape[3]) { return dti_volume(shape) * DT_LANES; }
@@ -3061,9 +4155,14 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
 #endif
 
 #ifdef DTI_IMPLEMENT
+typedef struct dti_conv2d {
+    dti_conv conv;
+    const dti_wino_form *form; /* of Winograd's algorithm, by which it goes; NULL: by the definition */
+} dti_conv2d;
+
 static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
     const dt_conv2d_desc *d = description;
-    dti_conv *conv = l->own;
+    dti_conv *conv = &((dti_conv2d *)l->own)->conv;
     if (!d) return dti_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", l->name);
     const int K = d->kernel, p = d->padding, S = d->stride == 0 ? 1 : d->stride;
     if (d->out < 1 || d->out > 65536 || K < 1 || K > 15 || S < 1 || S > 65536 || p < 0 || p >= K)
@@ -3084,17 +4183,25 @@ static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
 }
 
 static void dti_conv2d_needs(dti_op *op) {
-    op->packed_floats = dti_conv_packed_floats(op->layer->own);
-    op->scratch_floats = dti_conv_scratch_floats(op->layer->own);
+    dti_conv2d *l = op->layer->own;
+    const dti_conv *c = &l->conv;
+    l->form = op->direct ? NULL : dti_wino_rule(c);
+    op->packed_floats = l->form ? dti_wino_packed_floats(c, l->form) : dti_conv_packed_floats(c);
+    op->scratch_floats = l->form ? dti_wino_scratch_floats(c, l->form) : dti_conv_scratch_floats(c);
+    op->whole_batch = l->form && dti_wino_shares(c, l->form);
 }
 
 static double dti_conv2d_macs(const dti_layer *l) {
-    const dti_conv *c = l->own;
+    const dti_conv *c = &((const dti_conv2d *)l->own)->conv;
     return (double)c->O * c->P * c->Q * c->C * c->K * c->K;
 }
 
+/* The weights as the kernels read them. */
 static void dti_conv2d_pack(const dti_op *op, const float *values) {
-    dti_conv_pack(op->layer->own, values + op->layer->slot[0].offset, op->packed);
+    const dti_conv2d *l = op->layer->own;
+    const float *w = values + op->layer->slot[0].offset;
+    if (l->form) dti_wino_pack(&l->conv, l->form, w, op->packed);
+    else dti_conv_pack(&l->conv, w, op->packed);
 }
 
 /* Of a layer with weight and bias: the bias among the parameters, or the bias's gradient behind the weight's; or NULL. */
@@ -3105,26 +4212,66 @@ static float *dti_bias_grad(const dti_layer *l, float *group_grad) {
     return l->slots > 1 ? group_grad + dt_tensor_count(&l->slot[0].shape) : NULL;
 }
 
-static void dti_conv2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+/* The maps of lane groups from `group` on, as Winograd's kernels [S4.10] want them; y and dy with the places of maxima
+   where they are pooled. */
+static dti_wino_maps dti_conv2d_maps(const dti_op *op, dti_lanes lanes, const int shape[3], int group) {
+    const bool pooled = shape == op->out && op->notes_bytes > 0;
+    return (dti_wino_maps){ dti_lanes_of(lanes, group), pooled ? dti_notes_of(op, group) : NULL, lanes.stride,
+                            pooled ? op->notes_bytes : 0, shape[0], shape[1], shape[2] };
+}
+
+static void dti_conv2d_run(const dti_op *op, const dti_pass *run, int first, int groups, bool relu) {
+    const dti_conv2d *l = op->layer->own;
+    const float *bias = dti_bias(op->layer, run->values);
+    if (l->form) {
+        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, first), y = dti_conv2d_maps(op, op->y, op->out, first);
+        dti_wino_forward(&l->conv, l->form, groups, &x, op->packed, bias, relu, &y, run->scratch);
+        return;
+    }
     for (int g = first; g < first + groups; ++g)
-        dti_conv_forward(op->layer->own, dti_x(op, g), op->packed, dti_bias(op->layer, run->values), dti_y(op, g), run->scratch);
+        if (op->notes_bytes)
+            dti_conv_pool_forward(&l->conv, dti_x(op, g), op->packed, bias, relu, dti_y(op, g), dti_notes_of(op, g), run->scratch);
+        else dti_conv_forward(&l->conv, dti_x(op, g), op->packed, bias, dti_y(op, g), run->scratch);
+}
+
+static void dti_conv2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    dti_conv2d_run(op, run, first, groups, false);
 }
 
 /* y += x*w  =>  dx += w*dy,  dw += x*dy;   y += b  =>  db += dy */
 static void dti_conv2d_backward(const dti_op *op, const dti_pass *run, int g) {
-    float *db = dti_bias_grad(op->layer, run->group_grad), *dx = dti_dx(op, g);
-    dti_conv_backward_weights(op->layer->own, dti_x(op, g), dti_dy(op, g), run->group_grad, db, run->scratch);
-    if (dx) dti_conv_backward_data(op->layer->own, dti_dy(op, g), op->packed, dx, run->scratch);
+    const dti_conv2d *l = op->layer->own;
+    float *dw = run->group_grad, *db = dti_bias_grad(op->layer, dw), *dx = dti_dx(op, g);
+    if (l->form) {
+        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, g), dy = dti_conv2d_maps(op, op->dy, op->out, g);
+        const dti_wino_maps to = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, g);
+        dti_wino_backward(&l->conv, l->form, 1, &x, &dy, op->packed, dx && !op->whole_batch ? &to : NULL, dw, db, run->scratch);
+    } else if (op->notes_bytes)
+        dti_conv_pool_backward(&l->conv, dti_x(op, g), op->packed, dti_dy(op, g), dti_notes_of(op, g), dx, dw, db, run->scratch);
+    else {
+        dti_conv_backward_weights(&l->conv, dti_x(op, g), dti_dy(op, g), dw, db, run->scratch);
+        if (dx) dti_conv_backward_data(&l->conv, dti_dy(op, g), op->packed, dx, run->scratch);
+    }
+}
+
+/* dx of many lane groups, where they share a pass over the weights; else it is done with dw. */
+static void dti_conv2d_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const dti_conv2d *l = op->layer->own;
+    if (!l->form || !op->whole_batch) return;
+    const dti_wino_maps dy = dti_conv2d_maps(op, op->dy, op->out, first), dx = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, first);
+    dti_wino_backward(&l->conv, l->form, groups, NULL, &dy, op->packed, &dx, NULL, NULL, run->scratch);
 }
 
 static const dti_layer_class dti_conv2d_class = {
-    .name = "conv2d", .own = sizeof(dti_conv), .shape = dti_conv2d_shape, .needs = dti_conv2d_needs, .reads = DTI_READS_X,
-    .macs = dti_conv2d_macs, .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward
+    .name = "conv2d", .own = sizeof(dti_conv2d), .shape = dti_conv2d_shape, .needs = dti_conv2d_needs, .reads = DTI_READS_X,
+    .macs = dti_conv2d_macs, .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
+    .backward_data = dti_conv2d_backward_data
 };
 
 DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
     dti_append(net, &dti_conv2d_class, name ? name : "", desc, -1);
 }
+
 #endif
 
 /* ==== [S5.3] Max-pool ===================================================== */
@@ -3332,10 +4479,9 @@ static void dti_fc_backward(const dti_op *op, const dti_pass *run, int g) {
 }
 
 static void dti_fc_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const dti_lanes dx = op->add_dx ? op->spare : op->dx;
     (void)run;
     dti_linear_backward_data(dti_inputs(op->layer), op->out[0], groups, dti_dy(op, first), op->dy.stride, op->packed,
-                             dti_dx(op, first), dx.stride);
+                             dti_dx(op, first), dti_dx_lanes(op).stride);
 }
 
 static const dti_layer_class dti_fc_class = {
@@ -3571,6 +4717,7 @@ typedef struct dt_build_desc {
     int batch;               /* the most samples one dt_net_load brings, >= 1; whole lane groups are planned */
     uint64_t seed;           /* for initial values and dropout */
     bool float_sums;         /* add gradients as floats: faster, but the last bits depend on the order [S3.2] */
+    bool direct;             /* convolutions by their definition, never by Winograd's algorithm [S4.10]: slower, rounded less */
 } dt_build_desc;
 
 /* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
@@ -3705,40 +4852,26 @@ DT_API void dt_net_free(dt_net *net) {
    ReLU behind the pool. The convolution's own map is never written. */
 static void dti_conv_pooled_needs(dti_op *op) {
     dti_conv2d_needs(op);
-    op->notes_bytes = dti_lane_floats(op->out);
-}
-
-static void dti_conv_pooled_run(const dti_op *op, const dti_pass *run, int first, int groups, bool relu) {
-    for (int g = first; g < first + groups; ++g)
-        dti_conv_pool_forward(op->layer->own, dti_x(op, g), op->packed, dti_bias(op->layer, run->values), relu, dti_y(op, g),
-                              dti_notes_of(op, g), run->scratch);
-}
-
-static void dti_conv_pooled_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    dti_conv_pooled_run(op, run, first, groups, false);
-}
-
-static void dti_conv_pooled_backward(const dti_op *op, const dti_pass *run, int g) {
-    dti_conv_pool_backward(op->layer->own, dti_x(op, g), op->packed, dti_dy(op, g), dti_notes_of(op, g), dti_dx(op, g),
-                           run->group_grad, dti_bias_grad(op->layer, run->group_grad), run->scratch);
+    op->notes_bytes = dti_lane_floats(op->out); /* the place of each maximum */
 }
 
 static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    dti_conv_pooled_run(op, run, first, groups, true);
+    dti_conv2d_run(op, run, first, groups, true);
 }
 
 static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
     float *dy = dti_lanes_of(op->dy, g); /* this op's alone to read, so the mask is applied where it lies */
     dti_relu_gradient(dti_y(op, g), dy, dy, dti_lane_floats(op->out));
-    dti_conv_pooled_backward(op, run, g);
+    dti_conv2d_backward(op, run, g);
 }
 
 static const dti_layer_class dti_conv_pooled_class = {
     .name = "conv2d, maxpool2d", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X, .pack = dti_conv2d_pack,
-    .forward = dti_conv_pooled_forward, .backward = dti_conv_pooled_backward
+    .forward = dti_conv2d_forward, .backward = dti_conv2d_backward, .backward_data = dti_conv2d_backward_data
 }, dti_conv_rectified_class = {
     .name = "conv2d, maxpool2d, relu", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X | DTI_READS_SIGN,
-    .pack = dti_conv2d_pack, .forward = dti_conv_rectified_forward, .backward = dti_conv_rectified_backward
+    .pack = dti_conv2d_pack, .forward = dti_conv_rectified_forward, .backward = dti_conv_rectified_backward,
+    .backward_data = dti_conv2d_backward_data
 };
 
 static bool dti_pools_by_two(const dti_op *a, const dti_op *b) {
@@ -3820,8 +4953,12 @@ static void dti_plan_ops(dt_net *net) {
         memcpy(op->out, l->out, sizeof op->out);
     }
     while (dti_fuse_one(net)) {}
-    for (int i = 0; i < net->ops; ++i)
-        if (net->op[i].class->needs) net->op[i].class->needs(&net->op[i]);
+    for (int i = 0; i < net->ops; ++i) {
+        dti_op *op = &net->op[i];
+        op->whole_batch = op->class->whole_batch;
+        op->direct = net->desc.direct;
+        if (op->class->needs) op->class->needs(op);
+    }
 }
 
 static void dti_note_reader(dt_net *net, int op, int tensor) {
@@ -3869,7 +5006,7 @@ static void dti_plan_stretches(dt_net *net) {
     bool whole = false;
     for (int i = 0; i < net->ops; ++i) {
         const dti_layer_class *class = net->op[i].class;
-        whole = class->whole_batch || (whole && class->in_place);
+        whole = net->op[i].whole_batch || (whole && class->in_place);
         net->op[i].whole_batch = whole;
     }
     for (int begin = 0, end; begin < net->ops; begin = end) {
@@ -9201,7 +10338,7 @@ static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optim
 
 /* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
 static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d) {
-    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->count, (uint64_t)net->list.layers, d->seed, d->batch,
+    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->desc.direct, net->count, (uint64_t)net->list.layers, d->seed, d->batch,
                                   (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm };
     const char *name = opt->class->name;
     uint64_t optimizer = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));

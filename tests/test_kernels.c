@@ -416,6 +416,258 @@ static void linear(void **state) {
     for (int G = 1; G <= 14; ++G) one_linear(7, 10, G), one_linear(20, 17, G), one_linear(3, 8, G);
 }
 
+/* ---- Winograd's algorithm [S4.10]. It rounds by the size of its neighbours, so the bound of an element is a part of the largest
+   bound of its map; whole numbers then come back near enough to tell which they were, so that a wrong tap still shows. */
+
+typedef struct wino_maps {
+    float *x, *y, *dy, *dx;
+    uint8_t *places;
+    dti_wino_maps of_x, of_y, of_dy, of_dx;
+} wino_maps;
+
+/* Lanes of `groups` lane groups, a few floats between them; pooled: y and dy are a quarter. */
+static wino_maps wino_maps_of(const dti_conv *c, int groups, bool pooled, float (*draw)(void)) {
+    const int half = pooled ? 2 : 1;
+    const size_t in = (size_t)(c->C * c->H * c->W) * L,
+                 out = (size_t)(c->O * (c->P / half) * (c->Q / half)) * L, g = (size_t)groups;
+    wino_maps m = { filled(g * (in + L), draw),
+                    fresh(g * (out + L)),
+                    filled(g * (out + L), draw),
+                    fresh(g * (in + L)),
+                    NULL,
+                    { 0 },
+                    { 0 },
+                    { 0 },
+                    { 0 } };
+    m.places = dti_alloc(g * (out + L));
+    for (size_t i = 0; pooled && i < g * (out + L); ++i) m.places[i] = (uint8_t)whole(0, 3);
+    m.of_x = (dti_wino_maps){ m.x, NULL, in + L, 0, c->C, c->H, c->W };
+    m.of_dx = (dti_wino_maps){ m.dx, NULL, in + L, 0, c->C, c->H, c->W };
+    m.of_y =
+        (dti_wino_maps){ m.y,        pooled ? m.places : NULL, out + L, out + L, c->O, c->P / half,
+                         c->Q / half };
+    m.of_dy = m.of_y;
+    m.of_dy.at = m.dy;
+    return m;
+}
+
+static void wino_maps_drop(wino_maps *m, int groups) {
+    drop(m->y, (size_t)groups * m->of_y.group, "Winograd y");
+    drop(m->dx, (size_t)groups * m->of_dx.group, "Winograd dx");
+    dti_release(m->x);
+    dti_release(m->dy);
+    dti_release(m->places);
+}
+
+static float *rows_of(const float *lanes, size_t values) {
+    float *p = fresh(values * L);
+    for (size_t l = 0; l < L; ++l)
+        for (size_t i = 0; i < values; ++i) p[l * values + i] = lanes[i * L + l];
+    return p;
+}
+
+static double wino_worst[9][6]; /* by m and K: the largest error so far, of the largest bound */
+static double wino_limit(const dti_wino_form *f) {
+    return f->n == 8 ? 2e-5 : f->n == 6 ? 8e-6 : 5e-7;
+}
+
+/* got (in lanes if so said) against rows; `bound`: the same from the numbers' magnitudes. */
+static void compare_wino(const char *what, const dti_conv *c, const dti_wino_form *f,
+                         const float *got, bool lanes, const float *wanted, const float *bound,
+                         size_t values) {
+    double largest = 0.0;
+    const size_t n = values * (lanes ? L : 1);
+    for (size_t i = 0; i < n; ++i) largest = fmax(largest, (double)bound[i]);
+    for (size_t i = 0; i < n; ++i) {
+        const double a = (double)got[lanes ? i % values * L + i / values : i],
+                     b = (double)wanted[i], off = fabs(a - b);
+        if (!(off <= wino_limit(f) * largest))
+            fail_msg("Winograd F(%d,%d) %s: C %d H %d W %d O %d p %d, value %zu: %.9g, wanted %.9g "
+                     "+- %.2g",
+                     f->m, f->K, what, c->C, c->H, c->W, c->O, c->pad, i, a, b,
+                     wino_limit(f) * largest);
+        if (largest > 0.0) wino_worst[f->m][f->K] = fmax(wino_worst[f->m][f->K], off / largest);
+    }
+}
+
+/* All passes over several lane groups against the twins, one group at a time; and each group alone: the same bits. */
+static void one_winograd(dti_conv c, const dti_wino_form *f, int groups, float (*draw)(void)) {
+    const sizes n = sizes_of(&c);
+    wino_maps m = wino_maps_of(&c, groups, false, draw);
+    const size_t packs = dti_wino_packed_floats(&c, f), room = dti_wino_scratch_floats(&c, f);
+    float *w = filled(n.w, draw), *b = filled(n.o, draw), *aw = absolute(w, n.w),
+          *ab = absolute(b, n.o), *packed = fresh(packs), *scratch = fresh(room);
+    const bool bias = whole(0, 3) > 0;
+    dti_wino_pack(&c, f, w, packed);
+    dti_wino_forward(&c, f, groups, &m.of_x, packed, bias ? b : NULL, false, &m.of_y, scratch);
+    drop(scratch, room, "Winograd forward scratch");
+    scratch = fresh(room);
+    dti_wino_backward(&c, f, groups, NULL, &m.of_dy, packed, &m.of_dx, NULL, NULL, scratch);
+    drop(scratch, room, "Winograd backward scratch");
+    for (size_t g = 0; g < (size_t)groups; ++g) {
+        float *x = rows_of(m.x + g * m.of_x.group, n.x),
+              *dy = rows_of(m.dy + g * m.of_y.group, n.y), *ax = absolute(x, n.x * L),
+              *ad = absolute(dy, n.y * L);
+        float *y = fresh(n.y * L), *ay = fresh(n.y * L), *dx = zeros(n.x * L),
+              *adx = zeros(n.x * L), *dw = zeros(n.w), *adw = zeros(n.w), *db = zeros(n.o),
+              *adb = zeros(n.o);
+        float *got_w = fresh(n.w), *got_b = fresh(n.o), *alone = fresh(n.x * L),
+              *y_alone = fresh(n.y * L);
+        dti_wino_maps gx = m.of_x, gy = m.of_dy, to = m.of_dx, to_y = m.of_y;
+        gx.at += g * gx.group, gy.at += g * gy.group, to.at = alone, to_y.at = y_alone;
+        scratch = fresh(room);
+        dti_wino_backward(&c, f, 1, &gx, &gy, packed, &to, got_w, bias ? got_b : NULL, scratch);
+        dti_wino_forward(&c, f, 1, &gx, packed, bias ? b : NULL, false, &to_y, scratch);
+        assert_memory_equal(alone, m.dx + g * m.of_dx.group, n.x * L * sizeof *alone);
+        assert_memory_equal(y_alone, m.y + g * m.of_y.group, n.y * L * sizeof *y_alone);
+        assert_int_equal(dt_conv2d_naive(y, x, w, bias ? b : NULL, L, SIZES(&c)), DT_OK);
+        assert_int_equal(dt_conv2d_naive(ay, ax, aw, ab, L, SIZES(&c)), DT_OK);
+        assert_int_equal(dt_conv2d_naive_backward_data(dx, dy, w, L, SIZES(&c)), DT_OK);
+        assert_int_equal(dt_conv2d_naive_backward_data(adx, ad, aw, L, SIZES(&c)), DT_OK);
+        assert_int_equal(dt_conv2d_naive_backward_weights(dw, db, dy, x, L, SIZES(&c)), DT_OK);
+        assert_int_equal(dt_conv2d_naive_backward_weights(adw, adb, ad, ax, L, SIZES(&c)), DT_OK);
+        compare_wino("forward", &c, f, m.y + g * m.of_y.group, true, y, ay, n.y);
+        compare_wino("backward data", &c, f, m.dx + g * m.of_dx.group, true, dx, adx, n.x);
+        compare_wino("backward weights", &c, f, got_w, false, dw, adw, n.w);
+        if (bias) compare_wino("backward bias", &c, f, got_b, false, db, adb, n.o);
+        drop(got_w, n.w, "Winograd dw");
+        drop(got_b, n.o, "Winograd db");
+        drop(scratch, room, "Winograd scratch");
+        drop(alone, n.x * L, "Winograd dx");
+        drop(y_alone, n.y * L, "Winograd y");
+        dti_release(x);
+        dti_release(dy);
+        dti_release(ax);
+        dti_release(ad);
+        dti_release(y);
+        dti_release(ay);
+        dti_release(dx);
+        dti_release(adx);
+        dti_release(dw);
+        dti_release(adw);
+        dti_release(db);
+        dti_release(adb);
+    }
+    drop(packed, packs, "Winograd packed");
+    wino_maps_drop(&m, groups);
+    dti_release(w);
+    dti_release(b);
+    dti_release(aw);
+    dti_release(ab);
+}
+
+static dti_conv wino_shape(
+    int C, int O, int K,
+    int most_side) { /* any padding up to K - 1 and any size with room for a kernel */
+    const int p = whole(0, K - 1), low = K - 2 * p > 1 ? K - 2 * p : 1;
+    return conv_of(C, whole(low, low + most_side), whole(low, low + most_side), O, K, 1, p);
+}
+
+static void winograd(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof dti_wino_forms / sizeof *dti_wino_forms; ++k) {
+        const dti_wino_form *f = &dti_wino_forms[k];
+        assert_true(dti_wino_find(f->m, f->K) == f && f->n == f->m + f->K - 1);
+        for (int i = 0; i < 12; ++i)
+            one_winograd(wino_shape(whole(1, 20), whole(1, 20), f->K, 11), f, whole(1, 3),
+                         i % 2 ? small_whole : fraction);
+        for (int n = 1; n <= 34;
+             n +=
+             n < 14 ? 1 : 5) { /* every number of channels has its own mixture of register tiles */
+            one_winograd(wino_shape(n, 3, f->K, 4), f, 1, fraction);
+            one_winograd(wino_shape(2, n, f->K, 4), f, 2, fraction);
+        }
+        one_winograd(conv_of(2, 9, 21, 3, f->K, 1, f->K / 2), f, 3,
+                     fraction); /* several chunks of tiles */
+    }
+    one_winograd(conv_of(300, 5, 5, 7, 3, 1, 1), dti_wino_find(4, 3), 2,
+                 fraction); /* several passes over the channels */
+    one_winograd(conv_of(7, 5, 5, 300, 3, 1, 1), dti_wino_find(4, 3), 1, fraction);
+    one_winograd(conv_of(10, 12, 12, 20, 5, 1, 0), dti_wino_find(4, 5), 1, fraction);
+    assert_null(dti_wino_find(4, 7));
+    for (int m = 1; m < 9; ++m)
+        for (int K = 3; K <= 5; ++K)
+            if (wino_worst[m][K] > 0.0)
+                printf("F(%d,%d): largest error %.1e of the sum of the terms' magnitudes\n", m, K,
+                       wino_worst[m][K]);
+}
+
+/* Pooled: against pooling and unpooling what the passes without it give, the same bits. */
+static void winograd_pooled(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof dti_wino_forms / sizeof *dti_wino_forms; ++k)
+        for (int trial = 0; trial < 12; ++trial) {
+            const dti_wino_form *f = &dti_wino_forms[k];
+            const dti_conv c = wino_shape(whole(1, 7), whole(1, 18), f->K, 9);
+            const int groups = 2;
+            const sizes n = sizes_of(&c);
+            if (c.P < 2 || c.Q < 2) continue;
+            const size_t out = (size_t)(c.O * (c.P / 2) * (c.Q / 2)) * L,
+                         room = dti_wino_scratch_floats(&c, f);
+            wino_maps plain = wino_maps_of(&c, groups, false, fraction),
+                      m = wino_maps_of(&c, groups, true, fraction);
+            float *w = filled(n.w, fraction), *b = filled(n.o, fraction),
+                  *packed = fresh(dti_wino_packed_floats(&c, f)), *scratch = fresh(room),
+                  *want = fresh(out);
+            float *dw = fresh(n.w), *db = fresh(n.o), *want_w = fresh(n.w), *want_b = fresh(n.o);
+            uint8_t *places = dti_alloc(out);
+            dti_wino_pack(&c, f, w, packed);
+            for (size_t g = 0; g < (size_t)groups; ++g) {
+                dti_wino_maps x = m.of_x, dy = m.of_dy, full = plain.of_dy, one = plain.of_dx;
+                x.at += g * x.group, dy.at += g * dy.group, dy.argmax += g * dy.argmax_group,
+                    full.at += g * full.group, one.at += g * one.group;
+                memset(full.at, 0, n.y * L * sizeof(float));
+                for (size_t o = 0, i = 0; o < n.o; ++o) /* dy where its maximum was */
+                    for (size_t r = 0; r < (size_t)(c.P / 2); ++r)
+                        for (size_t q = 0; q < (size_t)(c.Q / 2); ++q)
+                            for (size_t l = 0; l < L; ++l, ++i) {
+                                const size_t u = dy.argmax[i] / 2, v = dy.argmax[i] % 2;
+                                full.at[((o * (size_t)c.P + 2 * r + u) * (size_t)c.Q + 2 * q + v) *
+                                            L +
+                                        l] = dy.at[i];
+                            }
+                dti_wino_backward(&c, f, 1, &x, &full, packed, &one, want_w, want_b, scratch);
+                dti_wino_maps dx = m.of_dx;
+                dx.at += g * dx.group;
+                dti_wino_backward(&c, f, 1, &x, &dy, packed, &dx, dw, db, scratch);
+                assert_memory_equal(dx.at, one.at, n.x * L * sizeof(float));
+                assert_memory_equal(dw, want_w, n.w * sizeof *dw);
+                assert_memory_equal(db, want_b, n.o * sizeof *db);
+            }
+            dti_wino_forward(&c, f, groups, &m.of_x, packed, b, false, &plain.of_y, scratch);
+            for (int relu = 0; relu < 2; ++relu) {
+                dti_wino_forward(&c, f, groups, &m.of_x, packed, b, relu, &m.of_y, scratch);
+                for (size_t g = 0; g < (size_t)groups; ++g) {
+                    dti_maxpool_forward(c.O, c.P, c.Q, 2, 2, plain.y + g * plain.of_y.group, want,
+                                        places);
+                    for (size_t i = 0; relu && i < out; ++i)
+                        want[i] = want[i] > 0.0f ? want[i] : 0.0f;
+                    for (size_t i = 0; i < out;
+                         ++i) /* == and not bits: a zero may have either sign */
+                        if (m.y[g * m.of_y.group + i] < want[i] ||
+                            m.y[g * m.of_y.group + i] > want[i] ||
+                            m.places[g * m.of_y.argmax_group + i] != places[i])
+                            fail_msg("F(%d,%d) pooled, value %zu: %g at %d, wanted %g at %d", f->m,
+                                     f->K, i, (double)m.y[g * m.of_y.group + i],
+                                     m.places[g * m.of_y.argmax_group + i], (double)want[i],
+                                     places[i]);
+                }
+            }
+            wino_maps_drop(&plain, groups);
+            wino_maps_drop(&m, groups);
+            dti_release(w);
+            dti_release(b);
+            dti_release(packed);
+            dti_release(scratch);
+            dti_release(want);
+            dti_release(places);
+            dti_release(dw);
+            dti_release(db);
+            dti_release(want_w);
+            dti_release(want_b);
+        }
+}
+
 /* ---- The fold of sixteen lanes into one sum, and arguments that cannot be meant. */
 
 static void fold(void **state) {
@@ -456,6 +708,7 @@ int main(void) {
         cmocka_unit_test(conv_fringe_columns),  cmocka_unit_test(conv_cache_tiles), cmocka_unit_test(lanes_do_not_mix),
         cmocka_unit_test(partial_lane_groups),  cmocka_unit_test(maxpool),          cmocka_unit_test(fused_conv_pool),
         cmocka_unit_test(linear),               cmocka_unit_test(fold),             cmocka_unit_test(naive_refuses),
+        cmocka_unit_test(winograd),             cmocka_unit_test(winograd_pooled),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }

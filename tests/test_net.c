@@ -79,7 +79,7 @@ static void reference_values(dt_net *net) {
     }
 }
 
-static dt_net *s0_net(float dropout, int batch, bool float_sums) {
+static dt_net *s0_net_as(float dropout, const dt_build_desc *desc) {
     dt_net *net = dt_net_new(1, 28, 28);
     dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 10, .kernel = 5 });
     dt_maxpool2d(net, 2);
@@ -92,8 +92,12 @@ static dt_net *s0_net(float dropout, int batch, bool float_sums) {
     dt_linear(net, "fc1", 50);
     dt_relu(net);
     dt_linear(net, "fc2", 10);
-    ok(dt_net_build(net, &(dt_build_desc){ .batch = batch, .seed = 3, .float_sums = float_sums }));
+    ok(dt_net_build(net, desc));
     return net;
+}
+
+static dt_net *s0_net(float dropout, int batch, bool float_sums) {
+    return s0_net_as(dropout, &(dt_build_desc){ .batch = batch, .seed = 3, .float_sums = float_sums });
 }
 
 static dt_net *odd_net(void) {
@@ -176,8 +180,10 @@ static void compare_gradients(dt_net *net, const char *name) {
 static void pytorch_gradients_s0(void **state) {
     (void)state;
     make_data(28 * 28, 10);
-    for (int float_sums = 0; float_sums <= 1; ++float_sums) {
-        dt_net *net = s0_net(0.0f, BATCH, float_sums);
+    for (int way = 0; way < 4; ++way) {
+        dt_net *net = s0_net_as(0.0f, &(dt_build_desc){ .batch = BATCH, .float_sums = way % 2, .direct = way / 2 });
+        const dti_layer *conv2 = &net->list.layer[3];
+        assert_true(conv2->class == &dti_conv2d_class && (((const dti_conv2d *)conv2->own)->form != NULL) == !net->desc.direct);
         reference_values(net);
         compare_gradients(net, "s0");
         dt_net_free(net);
@@ -651,23 +657,47 @@ static void score_counts_each_sample(void **state) {
     dt_net_free(net);
 }
 
-/* ---- Exactness: a global batch gives the same bits however it is dealt out. */
+/* ---- Exactness: a global batch gives the same bits however it is dealt out, and on every machine that fuses multiply and add.
+   A change of these numbers is a change of what users' runs give: it wants a reason. */
+#define STRIDED         0xa561171d893d0f15u
+#define SQUARE_WINOGRAD 0xe309110d8137b874u
+#define SQUARE_DIRECT   0xbd0d01313ead71b1u
 
-typedef struct shared { dt_dataset data; uint64_t hash; uint32_t batch; int ranks; bool failed; } shared;
+typedef struct shared { dt_dataset data; uint64_t hash; uint32_t batch; int ranks; bool failed, square, direct; } shared;
+
+/* Convolutions of stride 1: by Winograd's algorithm where they may, each way that a net drives it: pooled, plain, and (conv4, whose map
+   is a single tile) over all lane groups at once. */
+static dt_net *square_net(void) {
+    dt_net *net = dt_net_new(1, 28, 28);
+    dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 6, .kernel = 5, .padding = 2 });
+    dt_maxpool2d(net, 2);
+    dt_relu(net);
+    dt_conv2d(net, "conv2", &(dt_conv2d_desc){ .out = 9, .kernel = 5 });
+    dt_maxpool2d(net, 2);
+    dt_relu(net);
+    dt_conv2d(net, "conv3", &(dt_conv2d_desc){ .out = 8, .kernel = 3, .padding = 1, .no_bias = true });
+    dt_relu(net);
+    dt_conv2d(net, "conv4", &(dt_conv2d_desc){ .out = 17, .kernel = 3 });
+    dt_relu(net);
+    dt_linear(net, "fc", 10);
+    return net;
+}
 
 static dt_err train_some(dt_comm *comm, void *arg) {
     shared *s = arg;
     dt_batches it;
-    dt_net *net = dt_net_new(1, 28, 28);
-    dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 5, .kernel = 5, .stride = 2 });
-    dt_maxpool2d(net, 2);
-    dt_dropout2d(net, 0.3f);
-    dt_relu(net);
-    dt_linear(net, "fc1", 30);
-    dt_relu(net);
-    dt_dropout(net, 0.3f);
-    dt_linear(net, "fc2", 10);
-    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = (int)s->batch, .seed = 2 }));
+    dt_net *net = s->square ? square_net() : dt_net_new(1, 28, 28);
+    if (!s->square) {
+        dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 5, .kernel = 5, .stride = 2 });
+        dt_maxpool2d(net, 2);
+        dt_dropout2d(net, 0.3f);
+        dt_relu(net);
+        dt_linear(net, "fc1", 30);
+        dt_relu(net);
+        dt_dropout(net, 0.3f);
+        dt_linear(net, "fc2", 10);
+    }
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = (int)s->batch, .seed = 2, .direct = s->direct }));
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.1f, .momentum = 0.9f });
     if (!opt) return DT_EARG;
     DT_TRY(dt_batches_init(&it, &s->data, &(dt_batches_desc){ .global_batch = s->batch, .comm = comm, .seed = 8, .shuffle = true }));
@@ -716,6 +746,23 @@ static void same_bits_for_every_number_of_ranks(void **state) {
         ok(dt_run_ranks(ranks, train_some, &s));
         assert_true(s.hash == odd);
     }
+    for (int direct = 0; direct <= 1; ++direct) { /* nets with Winograd's algorithm, and the same without it */
+        s = (shared){ .data = s.data, .batch = 75, .square = true, .direct = direct };
+        ok(dt_run_ranks(1, train_some, &s));
+        const uint64_t alone = s.hash;
+        printf("hash %016llx\n", (unsigned long long)alone);
+        for (int ranks = 2; ranks <= 5; ++ranks) {
+            s.hash = 0;
+            ok(dt_run_ranks(ranks, train_some, &s));
+            if (s.hash != alone) fail_msg("%s, %d ranks give %016llx, one rank %016llx", direct ? "direct" : "Winograd", ranks, (unsigned long long)s.hash, (unsigned long long)alone);
+        }
+#if defined(__FMA__) || defined(__aarch64__)
+        assert_true(alone == (direct ? SQUARE_DIRECT : SQUARE_WINOGRAD));
+#endif
+    }
+#if defined(__FMA__) || defined(__aarch64__)
+    assert_true(one == STRIDED);
+#endif
     dt_dataset_free(&s.data);
 }
 
