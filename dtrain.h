@@ -473,8 +473,9 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
    place, the old one is written as it stands: a device, a pipe, a file with
    several names, another user's file, a folder that takes no new files. */
 #ifdef DTI_DECLARE
-/* dt_check_writable: whether a file of this name could be written now, to be asked before the hours of work that the file
-   is for; nothing is changed. DT_EIO with the reason, such as a folder that does not exist. */
+/* dt_check_writable: whether a file of this name could be written now, to be asked before the
+   hours of work that the file is for; nothing is changed. DT_EIO with the reason, such as a
+   folder that does not exist. */
 DT_API dt_err dt_check_writable(const char *path);
 #endif
 
@@ -490,7 +491,8 @@ DT_API dt_err dt_check_writable(const char *path);
 
 enum { DTI_PATH_MAX = 1024 };
 
-/* Opens a file to read. A pipe or a device in its place is refused: opening a pipe would wait until somebody writes. */
+/* Opens a file to read. A pipe or a device in its place is refused: opening a pipe would wait
+   until somebody writes. */
 static FILE *dti_open_plain(const char *path) {
 #if defined(__unix__) || defined(__APPLE__)
     struct stat s;
@@ -501,7 +503,8 @@ static FILE *dti_open_plain(const char *path) {
 #endif
     errno = 0;
     FILE *f = fopen(path, "rb");
-    if (!f) dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+    if (!f)
+        dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
     return f;
 }
 
@@ -514,14 +517,17 @@ typedef struct dti_output {
 } dti_output;
 
 static dt_err dti_output_failed(const dti_output *o, int why) {
-    return dti_fail(DT_EIO, "%s: cannot write it: %s", o->path, why ? strerror(why) : "the reason is not known");
+    return dti_fail(DT_EIO, "%s: cannot write it: %s", o->path,
+                    why ? strerror(why) : "the reason is not known");
 }
 
 #ifdef DTI_POSIX_FILES
-/* A new file with the permissions and the owner of the old one, from its first moment no more open than that. */
+/* A new file with the permissions and the owner of the old one, from its first moment no more
+   open than that. */
 static FILE *dti_create(const char *path, const struct stat *old) {
     struct stat now;
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
+    const int fd =
+        open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
     if (fd < 0) return NULL;
     bool alike = fstat(fd, &now) == 0;
     if (alike && old && (now.st_uid != old->st_uid || now.st_gid != old->st_gid)) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
@@ -535,18 +541,21 @@ static FILE *dti_create(const char *path, const struct stat *old) {
     return NULL;
 }
 
-/* Opens the file beside. false: the target is to be written as it stands. Otherwise o->file is NULL after an error, in errno. */
+/* Opens the file beside. false: the target is to be written as it stands. true with no o->file:
+   errno says what failed. */
 static bool dti_output_beside(dti_output *o) {
     struct stat old, link;
     const bool there = stat(o->path, &old) == 0;
-    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0)) return false;
-    if (!there && (errno != ENOENT || lstat(o->path, &link) == 0)) return false; /* a link to what is not there yet */
-    if (!*o->path) return false;
+    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0))
+        return false;
+    if (!there && (errno != ENOENT || !*o->path)) return false;
+    if (!there && lstat(o->path, &link) == 0) return false; /* a link to what is not there yet */
     char *real = there ? realpath(o->path, NULL) : NULL;
     const int length = snprintf(o->target, sizeof o->target, "%s", real ? real : o->path);
     free(real);
     if (length < 0 || (size_t)length >= sizeof o->target) return false;
-    for (int i = 1; i < 100; ++i) {                 /* x.part may be a file of the user's, or of another run's */
+    /* x.part may be a file of the user's, or of another run's */
+    for (int i = 1; i < 100; ++i) {
         if (i == 1) snprintf(o->beside, sizeof o->beside, "%s.part", o->target);
         else snprintf(o->beside, sizeof o->beside, "%s.part%d", o->target, i);
         o->file = dti_create(o->beside, there ? &old : NULL);
@@ -554,7 +563,8 @@ static bool dti_output_beside(dti_output *o) {
     }
     if (o->file) return true;
     o->beside[0] = '\0';
-    return !there || (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
+    return !there ||
+           (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
 }
 
 /* Waits until the disk has it. What is no file of a disk cannot be waited for. */
@@ -563,9 +573,11 @@ static bool dti_flush_to_disk(int fd) { return fsync(fd) == 0 || errno == EINVAL
 static bool dti_flush_folder(const char *path) {
     char folder[DTI_PATH_MAX];
     const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1,
+             slash ? path : ".");
     const int fd = open(folder, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return true;                        /* a folder may be written and not read: then this is all there is to do */
+    /* a folder may be written and not read: this is all there is to do */
+    if (fd < 0) return true;
     const bool good = dti_flush_to_disk(fd);
     close(fd);
     return good;
@@ -581,11 +593,13 @@ DT_API dt_err dt_check_writable(const char *path) {
         return DT_OK;
     }
     struct stat s;
-    if (stat(path, &s) == 0) {                      /* not opened: whoever reads a pipe would take that for its end */
+    /* not opened: whoever reads a pipe would take that for its end */
+    if (stat(path, &s) == 0) {
         if (S_ISDIR(s.st_mode)) return dti_output_failed(&o, EISDIR);
         return access(path, W_OK) == 0 ? DT_OK : dti_output_failed(&o, errno);
     }
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666); /* what a link names comes into being, empty */
+    /* what a link names comes into being, empty */
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return dti_output_failed(&o, errno);
     close(fd);
     return DT_OK;
@@ -616,7 +630,8 @@ static void dti_output_drop(dti_output *o) {
 
 /* Ends a file that is complete. It takes the name only if every byte has arrived. */
 static dt_err dti_output_close(dti_output *o) {
-    bool good = !ferror(o->file);                   /* if not, errno is still that of the write that failed */
+    /* if not, errno is still that of the write that failed */
+    bool good = !ferror(o->file);
     if (good) errno = 0;
     good = good && fflush(o->file) == 0;
 #ifdef DTI_POSIX_FILES
@@ -645,15 +660,18 @@ static dt_err dti_output_close(dti_output *o) {
    else is an error, so text from outside cannot lead anywhere, however deep its
    brackets are. The first error stays, with the place it was met at. */
 #ifdef DTI_IMPLEMENT
-/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off, overlong, half of a surrogate
-   pair, or beyond U+10FFFF. */
+/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off,
+   overlong, half of a surrogate pair, or beyond U+10FFFF. */
 static size_t dti_utf8_bytes(const char *s, size_t left) {
-    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff, b = left > 1 ? (unsigned char)s[1] : 0;
+    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff,
+                   b = left > 1 ? (unsigned char)s[1] : 0;
     const size_t n = a < 0x80 ? 1 : a < 0xc2 ? 0 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 0;
     if (n > left) return 0;
     for (size_t i = 1; i < n; ++i)
         if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
-    if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0) || (a == 0xf0 && b < 0x90) || (a == 0xf4 && b >= 0x90)) return 0;
+    if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0) || (a == 0xf0 && b < 0x90) ||
+        (a == 0xf4 && b >= 0x90))
+        return 0;
     return n;
 }
 
@@ -665,13 +683,20 @@ static size_t dti_utf8_put(char *out, uint32_t code) {
     return n;
 }
 
-/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not UTF-8 becomes U+FFFD. */
+/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not
+   UTF-8 becomes U+FFFD. */
 static void dti_json_quote(char *out, const char *text) {
     *out++ = '"';
     for (size_t n; *text; text += n) {
-        const bool well = (n = dti_utf8_bytes(text, strlen(text))) > 0;
-        if (!well) { out += dti_utf8_put(out, 0xfffd); n = 1; continue; }
-        if ((unsigned char)*text < ' ') { out += sprintf(out, "\\u%04x", (unsigned)*text); continue; }
+        if ((n = dti_utf8_bytes(text, strlen(text))) == 0) {
+            out += dti_utf8_put(out, 0xfffd);
+            n = 1;
+            continue;
+        }
+        if ((unsigned char)*text < ' ') {
+            out += sprintf(out, "\\u%04x", (unsigned)*text);
+            continue;
+        }
         if (*text == '"' || *text == '\\') *out++ = '\\';
         memcpy(out, text, n);
         out += n;
@@ -691,8 +716,19 @@ static bool dti_json_fail(dti_json *j, const char *why) {
 
 /* The next byte that is not blank, which stays where it is; 0 at the end. */
 static char dti_json_peek(dti_json *j) {
-    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r')) ++j->at;
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'))
+        ++j->at;
     return j->at < j->end ? *j->at : '\0';
+}
+
+/* For sentences, a string as it was written, which has no control characters: where it begins,
+   and how much to show. */
+static const char *dti_json_here(dti_json *j) { dti_json_peek(j); return j->at; }
+static int dti_json_shown(const dti_json *j, const char *from) {
+    size_t n = dti_min_size((size_t)(j->at - from), 80);
+    /* without the colon; cut inside a string, to its start */
+    while (n > 0 && from[n - 1] != '"') --n;
+    return (int)n;
 }
 
 static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
@@ -701,15 +737,18 @@ static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
     return true;
 }
 
-/* Whether one more item follows in a list or an object of which `count` have been read; takes the comma or the end. */
+/* Whether one more item follows in a list or an object of which `count` have been read; takes the
+   comma or the end. */
 static bool dti_json_more(dti_json *j, int count, char end) {
     if (j->why) return false;
     if (dti_json_peek(j) == end) { ++j->at; return false; }
-    return count == 0 || dti_json_take(j, ',', end == '}' ? "',' or '}' is missing" : "',' or ']' is missing");
+    return count == 0 ||
+           dti_json_take(j, ',', end == '}' ? "',' or '}' is missing" : "',' or ']' is missing");
 }
 
 static bool dti_json_hex(dti_json *j, uint32_t *code) { /* \u and four digits */
-    if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u') return dti_json_fail(j, "an escape that JSON does not have");
+    if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u')
+        return dti_json_fail(j, "an escape that JSON does not have");
     *code = 0;
     for (int i = 2; i < 6; ++i) {
         static const char digits[] = "0123456789abcdef0123456789ABCDEF";
@@ -721,7 +760,8 @@ static bool dti_json_hex(dti_json *j, uint32_t *code) { /* \u and four digits */
     return true;
 }
 
-/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits, DC00 + ten more. */
+/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits,
+   DC00 + ten more. */
 static size_t dti_json_escape(dti_json *j, char *out) {
     static const char letter[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     const char *known = j->end - j->at > 1 && j->at[1] ? strchr(letter, j->at[1]) : NULL;
@@ -735,7 +775,8 @@ static size_t dti_json_escape(dti_json *j, char *out) {
     return dti_utf8_put(out, code);
 }
 
-/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut, and *length then >= size. */
+/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut,
+   and *length then >= size. */
 static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length) {
     *length = 0;
     if (!dti_json_take(j, '"', "'\"' is missing")) return false;
@@ -744,8 +785,10 @@ static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length)
         size_t n = 0;
         if (*j->at == '\\') n = dti_json_escape(j, one);
         else if ((unsigned char)*j->at < ' ') dti_json_fail(j, "a control character in a string");
-        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) == 0) dti_json_fail(j, "a string that is not UTF-8");
-        else { memcpy(one, j->at, n); j->at += n; }
+        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) > 0) {
+            memcpy(one, j->at, n);
+            j->at += n;
+        } else dti_json_fail(j, "a string that is not UTF-8");
         if (n == 0) return false;
         for (size_t i = 0; i < n; ++i)
             if (*length + i + 1 < size) out[*length + i] = one[i];
@@ -764,14 +807,16 @@ static bool dti_json_name(dti_json *j, char *out, size_t size, size_t *length) {
 static bool dti_json_whole(dti_json *j, uint64_t *number) {
     const char first = dti_json_peek(j), *from = j->at;
     *number = 0;
-    if (first < '0' || first > '9') return dti_json_fail(j, "a whole number, 0 or more, is missing");
+    if (first < '0' || first > '9')
+        return dti_json_fail(j, "a whole number, 0 or more, is missing");
     for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; ++j->at) {
         const uint64_t digit = (uint64_t)(*j->at - '0');
         if (*number > (UINT64_MAX - digit) / 10) return dti_json_fail(j, "a number beyond 64 bits");
         *number = 10 * *number + digit;
     }
     if (first == '0' && j->at - from > 1) return dti_json_fail(j, "a number that begins with 0");
-    if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E')) return dti_json_fail(j, "a number that is not whole");
+    if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E'))
+        return dti_json_fail(j, "a number that is not whole");
     return true;
 }
 
@@ -8956,8 +9001,9 @@ typedef struct dti_trace_line { char name[32]; double start, end; } dti_trace_li
 static void dti_trace_print(FILE *file, const dti_trace_line *line, int rank) {
     char name[6 * sizeof line->name + 3], text[sizeof name + 160];
     dti_json_quote(name, line->name);
-    dti_print(text, sizeof text, ",\n{\"name\":%s,\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name, rank,
-              line->start * 1e6, (line->end - line->start) * 1e6);
+    dti_print(text, sizeof text,
+              ",\n{\"name\":%s,\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}", name,
+              rank, line->start * 1e6, (line->end - line->start) * 1e6);
     fputs(text, file);
 }
 
@@ -8994,7 +9040,8 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
             char who[96], name[6 * sizeof who + 3];
             snprintf(who, sizeof who, "rank %d, %s", r, c->host[r]);
             dti_json_quote(name, who);
-            fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"args\":{\"name\":%s}}", r, name);
+            fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,", r);
+            fprintf(file, "\"args\":{\"name\":%s}}", name);
         }
         if (c->rank == 0 || c->rank == r) error = dti_trace_gather(c, r, trace, r == c->rank && trace ? c->traced : 0, file);
     }
@@ -9005,7 +9052,8 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     }
     c->trace = trace;
     if (error == DT_OK) error = dt_allreduce(c, &failed, 1, DT_I64, DT_MAX, DT_AUTO);
-    if (error == DT_OK && failed) error = c->rank == 0 ? DT_EIO : dti_fail(DT_EIO, "%s: rank 0 cannot write the trace", path);
+    if (error == DT_OK && failed)
+        error = c->rank == 0 ? DT_EIO : dti_fail(DT_EIO, "%s: rank 0 cannot write the trace", path);
     return error;
 }
 #endif /* DTI_IMPLEMENT */
@@ -9579,7 +9627,8 @@ static bool dti_file_exists(const char *path) {
     return there || (errno != ENOENT && errno != ENOTDIR);
 }
 
-/* Where file i of a set is: train-images-idx3-ubyte, or train-images.idx3-ubyte, as some archives unpack it. */
+/* Where file i of a set is: train-images-idx3-ubyte, or train-images.idx3-ubyte, as some archives
+   unpack it. */
 static bool dti_idx_path(char *path, size_t size, const char *folder, int i, const char *suffix) {
     const int length = snprintf(path, size, "%s/%s%s", folder, dti_idx_files[i], suffix);
     if (length < 0 || (size_t)length >= size) return false;
@@ -9626,10 +9675,14 @@ static bool dti_search_folder(dti_search *s, const char *root, const char *sub) 
     return s->found = true;
 }
 
-static void dti_search_set(dti_search *s, const dti_known_set *set, const char *given, bool elsewhere) {
+static void dti_search_set(dti_search *s, const dti_known_set *set, const char *given,
+                           bool elsewhere) {
     for (int i = 0; given && i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
-    if (given && dti_is_fashion(given) == (set == &dti_known_sets[1]) && dti_search_folder(s, given, "")) return;
-    for (int i = 0; elsewhere && i < 3; ++i) if (dti_search_folder(s, "data", set->folders[i])) return;
+    if (given && dti_is_fashion(given) == (set == &dti_known_sets[1]) &&
+        dti_search_folder(s, given, ""))
+        return;
+    for (int i = 0; elsewhere && i < 3; ++i)
+        if (dti_search_folder(s, "data", set->folders[i])) return;
 }
 
 /* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
@@ -9653,11 +9706,14 @@ static void dti_describe_folder(const char *folder, char *text, size_t size) {
 #endif
 }
 
-static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given, bool elsewhere) {
-    const char *advice = "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
+static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given,
+                              bool elsewhere) {
+    const char *advice =
+        "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
     char held[160];
     if (s->zipped[0])
-        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, or run \"make data\"", names, s->zipped);
+        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, "
+                        "or run \"make data\"", names, s->zipped);
     if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
     dti_describe_folder(given, held, sizeof held);
     return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held, elsewhere ? " nor in ./data" : "", advice);
@@ -10922,8 +10978,9 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
    (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are PyTorch's ("conv1.weight",
    [10,1,5,5], rows of output channels first). Written as [S1.5] says, so that no half file is left. DT_EARG, DT_EIO. */
 DT_API dt_err dt_save(const dt_net *net, const char *path);
-/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer. The file is held against
-   the whole format first: after an error the net is as it was. DT_EARG, DT_EIO, DT_ENOMEM, DT_EDATA. */
+/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer.
+   The file is held against the whole format first: after an error the net is as it was. DT_EARG,
+   DT_EIO, DT_ENOMEM, DT_EDATA. */
 DT_API dt_err dt_load(dt_net *net, const char *path);
 #endif
 
@@ -10945,15 +11002,20 @@ static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size)
         char entry[sizeof *net->param_name * 6 + 256] = "}";
         if (i < net->params) {
             const dt_param *p = &net->param[i];
-            const size_t begin = p->offset * sizeof(float), end = begin + dt_tensor_count(&p->value) * sizeof(float);
+            const size_t begin = p->offset * sizeof(float),
+                         end = begin + dt_tensor_count(&p->value) * sizeof(float);
             char name[6 * sizeof *net->param_name + 3], shape[64] = "";
             dti_json_quote(name, p->name);
             for (int d = 0, at = 0; d < p->value.rank; ++d)
-                at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%d", d ? "," : "", p->value.shape[d]);
-            snprintf(entry, sizeof entry, "%s:{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", name, shape, begin, end);
+                at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%d", d ? "," : "",
+                               p->value.shape[d]);
+            snprintf(entry, sizeof entry,
+                     "%s:{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", name,
+                     shape, begin, end);
         }
-        used += (size_t)snprintf(used < size ? text + used : NULL, used < size ? size - used : 0, "%s%s",
-                                 i == 0 ? "{" : i < net->params ? "," : "", entry);
+        const char *before = i == 0 ? "{" : i < net->params ? "," : "";
+        const size_t room = used < size ? size - used : 0;
+        used += (size_t)snprintf(room ? text + used : NULL, room, "%s%s", before, entry);
     }
     return used;
 }
@@ -10980,7 +11042,8 @@ DT_API dt_err dt_save(const dt_net *net, const char *path) {
     char *header = dti_alloc(padded + 1);
     if (!header) return DT_ENOMEM;
     dti_safetensors_header(net, header, padded + 1);
-    memset(header + used, ' ', padded - used); /* the format allows spaces; the floats start at a multiple of 8 */
+    /* the format allows spaces; the floats start at a multiple of 8 */
+    memset(header + used, ' ', padded - used);
     dti_put_le(length, padded, 8);
     dt_err error = dti_output_open(&out, path);
     if (error == DT_OK) {
@@ -11011,14 +11074,17 @@ static unsigned char *dti_read_all(const char *path, size_t *size) {
     return bytes;
 }
 
-/* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said anything, end is 0. */
+/* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said
+   anything, end is 0. */
 typedef struct dti_stretch { uint64_t begin, end; const dt_param *param; } dti_stretch;
 
 static dt_err dti_json_error(const dti_json *j, const char *path) {
-    return dti_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin), j->why);
+    return dti_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin),
+                    j->why);
 }
 
-/* "__metadata__" is for people: names and texts, which are read as strictly as the rest and then forgotten. */
+/* "__metadata__" is for people: names and texts, which are read as strictly as the rest and then
+   forgotten. */
 static void dti_skip_metadata(dti_json *j) {
     size_t length;
     dti_json_take(j, '{', "__metadata__ is no object");
@@ -11026,7 +11092,8 @@ static void dti_skip_metadata(dti_json *j) {
         if (dti_json_name(j, NULL, 0, &length)) dti_json_string(j, NULL, 0, &length);
 }
 
-/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and nothing else. */
+/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and
+   nothing else. */
 static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
     const dt_param *p = s->param;
@@ -11038,12 +11105,17 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     for (int n = 0, k = 0; dti_json_more(j, n, '}'); ++n) {
         if (!dti_json_name(j, word, sizeof word, &length)) break;
         for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
-        if (k == 3) return dti_fail(DT_EDATA, "%s: %s has a key \"%s\" that the format does not know", path, p->name, word);
-        if (seen[k]++) return dti_fail(DT_EDATA, "%s: %s has two keys \"%s\"", path, p->name, word);
+        if (k == 3 || seen[k]++)
+            return dti_fail(DT_EDATA, "%s: %s has %s %.*s", path, p->name,
+                            k == 3 ? "a key that the format does not know," : "two keys",
+                            dti_json_shown(j, from), from);
+        from = dti_json_here(j);
         if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
         else if (k == 2) ends = dti_json_wholes(j, range, 2);
-        else if (dti_json_string(j, word, sizeof word, &length) && (length != 3 || strcmp(word, "F32") != 0))
-            return dti_fail(DT_EDATA, "%s: %s is of dtype %s, not F32", path, p->name, word);
+        else if (dti_json_string(j, word, sizeof word, &length) &&
+                 (length != 3 || strcmp(word, "F32") != 0))
+            return dti_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"F32\"", path, p->name,
+                            dti_json_shown(j, from), from);
     }
     if (j->why) return dti_json_error(j, path);
     for (int k = 0; k < 3; ++k)
@@ -11053,13 +11125,15 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     if (!same) return dti_fail(DT_EDATA, "%s: %s has another shape than the net's", path, p->name);
     const size_t bytes = dt_tensor_count(&p->value) * sizeof(float);
     if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
-        return dti_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie", path, p->name, bytes);
+        return dti_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie",
+                        path, p->name, bytes);
     s->begin = range[0], s->end = range[1];
     return DT_OK;
 }
 
 /* The header's object: each of the net's parameters once, and nothing else but "__metadata__". */
-static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch, const char *path) {
+static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch,
+                              const char *path) {
     char name[sizeof *net->param_name];
     size_t length;
     bool metadata = false;
@@ -11070,10 +11144,15 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
         if (!dti_json_name(j, name, sizeof name, &length)) break;
         const int shown = (int)dti_min_size((size_t)(j->at - as_written) - 1, 80);
         int i = 0;
-        while (i < net->params && (length != strlen(net->param[i].name) || memcmp(name, net->param[i].name, length) != 0)) ++i;
+        while (i < net->params && (length != strlen(net->param[i].name) ||
+                                   memcmp(name, net->param[i].name, length) != 0))
+            ++i;
         const bool about = length == 12 && strcmp(name, "__metadata__") == 0;
-        if (!about && i == net->params) return dti_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown, as_written);
-        if (about ? metadata : stretch[i].end > 0) return dti_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
+        if (!about && i == net->params)
+            return dti_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown,
+                            as_written);
+        if (about ? metadata : stretch[i].end > 0)
+            return dti_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
         if (about) { metadata = true; dti_skip_metadata(j); }
         else DT_TRY(dti_read_entry(j, &stretch[i], path));
     }
@@ -11081,7 +11160,8 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
     if (!j->why && j->at < j->end) dti_json_fail(j, "a NUL byte");
     if (j->why) return dti_json_error(j, path);
     for (int i = 0; i < net->params; ++i)
-        if (stretch[i].end == 0) return dti_fail(DT_EDATA, "%s: has no %s", path, net->param[i].name);
+        if (stretch[i].end == 0)
+            return dti_fail(DT_EDATA, "%s: has no %s", path, net->param[i].name);
     return DT_OK;
 }
 
@@ -11090,21 +11170,26 @@ static int dti_by_begin(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The stretches, in order, must lie end to end and fill the file: then every byte is one parameter's, and none is two's. */
+/* The stretches, in order, must lie end to end and fill the file: then every byte is one
+   parameter's, and none is two's. */
 static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, const char *path) {
     uint64_t at = 0;
     qsort(stretch, (size_t)count, sizeof *stretch, dti_by_begin);
     for (int i = 0; i < count; at = stretch[i++].end)
         if (stretch[i].begin != at)
-            return dti_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before it ends at %llu: %s", path,
-                            stretch[i].param->name, (unsigned long long)stretch[i].begin, (unsigned long long)at,
+            return dti_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before "
+                            "it ends at %llu: %s", path, stretch[i].param->name,
+                            (unsigned long long)stretch[i].begin, (unsigned long long)at,
                             stretch[i].begin > at ? "a hole" : "they overlap");
     if (at != size)
-        return dti_fail(DT_EDATA, "%s: the parameters take %llu bytes, but %zu stand behind the header", path, (unsigned long long)at, size);
+        return dti_fail(DT_EDATA,
+                        "%s: the parameters take %llu bytes, but %zu stand behind the header", path,
+                        (unsigned long long)at, size);
     return DT_OK;
 }
 
-static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size, const char *path) {
+static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size,
+                             const char *path) {
     const uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
     if (size < 8 || length < 2 || length > size - 8 || bytes[8] != '{')
         return dti_fail(DT_EDATA, "%s: is not a safetensors file (%zu bytes)", path, size);
@@ -11146,7 +11231,8 @@ DT_API dt_err dt_csv_check(const char *path, const char *header);
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* What a file of rows ends with: *empty, or *torn, a row without its end. A path without a plain file counts as empty. */
+/* What a file of rows ends with: *empty, or *torn, a row without its end. A path without a plain
+   file counts as empty. */
 static dt_err dti_csv_look(const char *path, const char *header, bool *empty, bool *torn) {
     char first[1024] = "";
     *empty = true, *torn = false;
@@ -11157,7 +11243,8 @@ static dt_err dti_csv_look(const char *path, const char *header, bool *empty, bo
     *torn = !*empty && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
     fclose(f);
     if (*empty || strcmp(first, header) == 0) return DT_OK;
-    return dti_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file", path, first, header);
+    return dti_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file",
+                    path, first, header);
 }
 
 DT_API dt_err dt_csv_check(const char *path, const char *header) {
@@ -11180,8 +11267,11 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
     if (row) dti_vprint(row, room, row_format, again);
     va_end(args), va_end(again);
     if (!row) return DT_ENOMEM;
-    if ((out.file = fopen(path, "ab"))) fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "", row);
-    dt_err error = out.file ? dti_output_close(&out) : dti_output_failed(&out, errno);
+    out.file = fopen(path, "ab");
+    const int why = errno;
+    if (out.file)
+        fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "",
+                row);
     dti_release(row);
     return error;
 }
@@ -12871,7 +12961,8 @@ DT_API dt_err dt_chart_write(dt_chart *c, const char *png) {
     DTI_NEED(png, "png", DT_EARG);
     DT_TRY(dti_chart_draw(c));
     DT_TRY(dti_output_open(&out, png));
-    if (stbi_write_png_to_func(dti_png_bytes, out.file, c->w, c->h, 3, c->bytes, 3 * c->w)) return dti_output_close(&out);
+    if (stbi_write_png_to_func(dti_png_bytes, out.file, c->w, c->h, 3, c->bytes, 3 * c->w))
+        return dti_output_close(&out);
     dti_output_drop(&out);
     return dti_fail(DT_ENOMEM, "%s: there is no memory to compress the picture", png);
 }

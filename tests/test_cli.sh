@@ -357,12 +357,14 @@ launch 0 "$ch12" --epochs 1 --quiet --save /dev/full
 if [ $code -eq 1 ] && grep -q "^/dev/full: cannot write it: No space left on device" "$dir/err"; then good; else bad "--save /dev/full: exit code $code"; fi
 
 # ---- standard output that is lost: a full device, a closed one, a reader that went away
+mkfifo "$dir/gone"
+exec 3<>"$dir/gone" 4>"$dir/gone" 3>&-     # a pipe whose reader has gone
 lost() { # NAME ARGUMENTS ...
-    for way in full closed head; do
+    for way in full closed gone; do
         case $way in
             full) timeout 60 "$@" >/dev/full 2>"$dir/err" </dev/null; code=$? ;;
             closed) timeout 60 "$@" >&- 2>"$dir/err" </dev/null; code=$? ;;
-            head) { timeout 60 "$@" 2>"$dir/err" </dev/null; echo $? >"$dir/code"; } | : ; code=$(cat "$dir/code") ;;
+            gone) timeout 60 "$@" >&4 2>"$dir/err" </dev/null; code=$? ;;
         esac
         if [ "$code" -eq 1 ] && [ "$(grep -c "^standard output: not all that was printed could be written" "$dir/err")" -eq 1 ]; then good
         else bad "$* with its output $way: exit code $code"; fi
@@ -380,6 +382,7 @@ launch 0 sh -c '"$@" >&-' sh "$ch12" --epochs 1 --quiet
 if [ $code -eq 0 ] && [ ! -s "$dir/err" ]; then good; else bad "--quiet has nothing to lose: exit code $code"; fi
 launch 0 sh -c '"$@" >&-' sh "$ch12" --epochs 1 --quiet --save "$dir/closed.st"
 if [ $code -eq 0 ] && "$top/infer" --load "$dir/closed.st" >/dev/null; then good; else bad "--save with standard output closed: exit code $code"; fi
+exec 4>&-
 for program in dropin cpp_app; do
     timeout 60 "$top/$program" >/dev/full 2>"$dir/err"
     code=$?

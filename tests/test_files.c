@@ -1,6 +1,7 @@
-/* Files [S1.5], JSON [S1.6], saved parameters [S11.1], CSV [S11.2]: what is left of a file when its writing fails, what stands
-   in a file's place, and a reader that believes nothing. All of it happens in a folder of its own, which is also the working
-   directory. What reaches the disk, and in which order, is seen by standing between the header and fsync and rename. */
+/* Files [S1.5], JSON [S1.6], saved parameters [S11.1], CSV [S11.2]: what is left of a file when
+   its writing fails, what stands in a file's place, and a reader that believes nothing. All of it
+   happens in a folder of its own, which is also the working directory. What reaches the disk, and
+   in which order, is seen by standing between the header and fsync and rename. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,8 @@
 
 #include <cmocka.h>
 
-static char events[64];                               /* f: a file flushed to the disk, d: a folder, r: renamed */
+/* f: a file flushed to the disk, d: a folder, r: renamed */
+static char events[64];
 static int refuse_fsync;
 static int watched_fsync(int fd) {
     struct stat s;
@@ -39,7 +41,8 @@ static int watched_rename(const char *from, const char *to) {
 
 static void expect_error(dt_err got, dt_err wanted, const char *part) {
     if (got != wanted || !strstr(dt_error(), part) || strchr(dt_error(), '\n'))
-        fail_msg("wanted %s with \"%s\", got %s with \"%s\"", dt_err_name(wanted), part, dt_err_name(got), dt_error());
+        fail_msg("wanted %s with \"%s\", got %s with \"%s\"", dt_err_name(wanted), part,
+                 dt_err_name(got), dt_error());
 }
 
 static char home[64];
@@ -91,7 +94,9 @@ static dt_net *small_net(const char *name) {
 
 /* ---- JSON. */
 
-static dti_json json_of(const char *text, size_t n) { return (dti_json){ text, text, text + n, NULL }; }
+static dti_json json_of(const char *text, size_t n) {
+    return (dti_json){ text, text, text + n, NULL };
+}
 
 static void json_strings(void **state) {
     (void)state;
@@ -137,7 +142,8 @@ static void json_strings(void **state) {
         size_t length;
         dti_json j = json_of(cases[i].text, strlen(cases[i].text));
         const bool good = dti_json_string(&j, out, sizeof out, &length);
-        if (good != !cases[i].why) fail_msg("case %zu, %s: %s", i, cases[i].text, j.why ? j.why : "accepted");
+        if (good != !cases[i].why)
+            fail_msg("case %zu, %s: %s", i, cases[i].text, j.why ? j.why : "accepted");
         if (!good) { assert_string_equal(j.why, cases[i].why); continue; }
         assert_string_equal(out, cases[i].meant);
         assert_int_equal(length, strlen(cases[i].meant));
@@ -195,7 +201,8 @@ static void json_quotes(void **state) {
     }
 }
 
-/* ---- Saved parameters. Headers are written with ' for ", and W, B stand for the entries as they should be. */
+/* ---- Saved parameters. Headers are written with ' for ", and W, B stand for the entries as they
+   should be. */
 
 #define W "'a.weight':{'dtype':'F32','shape':[2,2],'data_offsets':[0,16]}"
 #define B "'a.bias':{'dtype':'F32','shape':[2],'data_offsets':[16,24]}"
@@ -206,7 +213,10 @@ static size_t forge(const char *header, size_t data) {
     const size_t n = strlen(header);
     assert_true(8 + n + data <= sizeof forged);
     dti_put_le(forged, n, 8);
-    for (size_t i = 0; i < n; ++i) forged[8 + i] = (unsigned char)(header[i] == '\'' ? '"' : header[i] == '\1' ? '\0' : header[i]);
+    for (size_t i = 0; i < n; ++i) {
+        const char c = header[i];
+        forged[8 + i] = (unsigned char)(c == '\'' ? '"' : c == '\1' ? '\0' : c);
+    }
     for (size_t i = 0; i < data / 4; ++i) {
         const float value = (float)(10 * (i + 1));
         uint32_t bits;
@@ -217,7 +227,8 @@ static size_t forge(const char *header, size_t data) {
     return 8 + n + data;
 }
 
-/* Loads what is in `forged` from a block that ends where the file ends, so that tools that watch memory see a byte too far. */
+/* Loads what is in `forged` from a block that ends where the file ends, so that tools that watch
+   memory see a byte too far. */
 static dt_err load_forged(dt_net *net, size_t size) {
     unsigned char *block = malloc(size);
     memcpy(block, forged, size);
@@ -235,7 +246,8 @@ static void good_headers(void **state) {
         "{" W ",'__metadata__':{}," B "}",
         "{ \r\n\t" W " , " B "\n}\n",
         "{'__metadata__':{'frozen':'a.bias','data_offsets':'[0,8]','F32':'}{][,:'}," B "," W "}",
-        "{'a\\u002ewe\\u0069ght':{'\\u0064type':'\\u004632','sh\\u0061pe':[2,2],'data_offsets':[0,16]}," B "}",
+        "{'a\\u002ewe\\u0069ght':{'\\u0064type':'\\u004632','sh\\u0061pe':[2,2],'data_offsets':[0,16]}," B
+        "}",
         "{" W ",'a.bias': {'data_offsets': [ 16 , 24 ], 'shape': [ 2 ], 'dtype': 'F32' }}",
     };
     for (size_t i = 0; i < sizeof headers / sizeof *headers; ++i) {
@@ -343,12 +355,15 @@ static void bad_headers(void **state) {
     dt_net *net = small_net("a");
     const uint64_t before = dt_net_hash(net);
     for (size_t i = 0; i < sizeof damages / sizeof *damages; ++i) {
-        expect_error(load_forged(net, forge(damages[i].header, damages[i].data)), DT_EDATA, damages[i].why);
+        expect_error(load_forged(net, forge(damages[i].header, damages[i].data)), DT_EDATA,
+                     damages[i].why);
         assert_non_null(strstr(dt_error(), "x.st"));
         if (dt_net_hash(net) != before) fail_msg("%s: the net was written", damages[i].header);
     }
     const size_t size = forge("{" W "," B "}", 24);
-    const uint64_t lengths[] = { 0, 1, size - 7, UINT64_MAX, UINT64_MAX - 7, 1ull << 63, 1ull << 40 };
+    const uint64_t lengths[] = {
+        0, 1, size - 7, UINT64_MAX, UINT64_MAX - 7, 1ull << 63, 1ull << 40
+    };
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; ++i) {
         dti_put_le(forged, lengths[i], 8);
         expect_error(load_forged(net, size), DT_EDATA, "is not a safetensors file");
@@ -364,7 +379,8 @@ static void bad_headers(void **state) {
 /* Brackets without an end, where a reader that calls itself would run out of stack. */
 static void deep_headers(void **state) {
     (void)state;
-    static const char *const starts[] = { "{\"__metadata__\":", "{\"__metadata__\":{\"a\":", "{\"a.bias\":", "{\"a.bias\":{\"shape\":" };
+    static const char *const starts[] = { "{\"__metadata__\":", "{\"__metadata__\":{\"a\":",
+                                          "{\"a.bias\":", "{\"a.bias\":{\"shape\":" };
     enum { DEEP = 8 << 20 };
     dt_net *net = small_net("a");
     unsigned char *file = malloc(DEEP);
@@ -378,21 +394,25 @@ static void deep_headers(void **state) {
     dt_net_free(net);
 }
 
-/* Bytes changed at random: no crash, nothing read out of bounds, and a net that is loaded whole or as it was. */
+/* Bytes changed at random: no crash, nothing read out of bounds, and a net that is loaded whole
+   or as it was. */
 static void mutated_files(void **state) {
     (void)state;
     dt_net *net = small_net("a");
     const uint64_t before = dt_net_hash(net);
     int loaded = 0;
     for (uint32_t i = 0; i < 20000; ++i) {
-        size_t size = forge("{'__metadata__':{'format':'pt','\\u00e9':'\\ud83d\\ude00'}," W ", " B "}  ", 24);
+        size_t size =
+            forge("{'__metadata__':{'format':'pt','\\u00e9':'\\ud83d\\ude00'}," W ", " B "}  ", 24);
         const dt_philox_block how = dt_philox(6, DT_RNG_TEST, 2, i, 0);
         for (uint32_t k = 0; k < 1 + how.v[0] % 4; ++k) {
             static const char likely[] = "\"\\{}[]:,0129 \t-.eu\x80\xff";
             const dt_philox_block r = dt_philox(6, DT_RNG_TEST, 2, i, 1 + k);
             const size_t at = 8 + r.v[0] % (size - 8);
-            if (r.v[1] % 8 == 0) { memmove(forged + at, forged + at + 1, --size - at); continue; } /* a byte less */
-            forged[at] = (unsigned char)(r.v[1] % 2 ? likely[r.v[2] % (sizeof likely - 1)] : (char)r.v[2]);
+            /* a byte less */
+            if (r.v[1] % 8 == 0) { memmove(forged + at, forged + at + 1, --size - at); continue; }
+            forged[at] =
+                (unsigned char)(r.v[1] % 2 ? likely[r.v[2] % (sizeof likely - 1)] : (char)r.v[2]);
         }
         if (how.v[1] % 8) dti_put_le(forged, size - 8 - 24, 8);
         const dt_err error = load_forged(net, size);
@@ -401,7 +421,8 @@ static void mutated_files(void **state) {
         if (error != DT_OK) assert_true(dt_net_hash(net) == before);
         for (int k = 0; k < 6; ++k) dt_net_values(net)[k] = (float)(k + 1);
     }
-    assert_in_range(loaded, 200, 10000);            /* both ways are taken: most changes in the metadata and the floats are allowed */
+    /* both ways are taken: most changes in the metadata and the floats are allowed */
+    assert_in_range(loaded, 200, 10000);
     dt_net_free(net);
 }
 
@@ -409,11 +430,17 @@ static void mutated_files(void **state) {
 
 static void names_in_files(void **state) {
     (void)state;
-    static const char *const names[] = { "a \"quoted\" name", "back\\slash", "\xc3\xa9t\xc3\xa9 \xf0\x9f\x98\x80", "{}[]:,", "/", "\x7e" };
-    static const char python[] = "python3 -c 'import json, struct\n"
-                                 "raw = open(\"x.st\", \"rb\").read()\n"
-                                 "n, = struct.unpack(\"<Q\", raw[:8])\n"
-                                 "print(list(json.loads(raw[8:8+n].decode()))[0], end=\"\")' 2>/dev/null";
+    static const char *const names[] = { "a \"quoted\" name",
+                                         "back\\slash",
+                                         "\xc3\xa9t\xc3\xa9 \xf0\x9f\x98\x80",
+                                         "{}[]:,",
+                                         "/",
+                                         "\x7e" };
+    static const char python[] =
+        "python3 -c 'import json, struct\n"
+        "raw = open(\"x.st\", \"rb\").read()\n"
+        "n, = struct.unpack(\"<Q\", raw[:8])\n"
+        "print(list(json.loads(raw[8:8+n].decode()))[0], end=\"\")' 2>/dev/null";
     const bool other_reader = system("python3 -c pass 2>/dev/null") == 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         dt_net *net = small_net(names[i]), *again = small_net(names[i]);
@@ -490,11 +517,14 @@ static void replaced_whole(void **state) {
     assert_int_equal(read_file("x"), 3);
     assert_int_equal(entries(), 3);
     assert_true(size > 100);
-    dti_output out;                                 /* the reason is that of the write that failed, not of the last one */
+    /* the reason is that of the write that failed, not of the last one */
+    dti_output out;
     ok(dti_output_open(&out, "/dev/full"));
     for (int i = 0; i < 100000; ++i) fputs("more than a stream keeps", out.file);
-    expect_error(dti_output_close(&out), DT_EIO, "/dev/full: cannot write it: No space left on device");
-    expect_error(dt_save(net, "/nowhere/at/all"), DT_EIO, "/nowhere/at/all: cannot write it: No such file or directory");
+    expect_error(dti_output_close(&out), DT_EIO,
+                 "/dev/full: cannot write it: No space left on device");
+    expect_error(dt_save(net, "/nowhere/at/all"), DT_EIO,
+                 "/nowhere/at/all: cannot write it: No such file or directory");
     expect_error(dt_save(net, "/tmp"), DT_EIO, "/tmp: cannot write it: Is a directory");
     dt_net_free(net);
 }
@@ -507,15 +537,20 @@ static void links_and_others(void **state) {
     struct stat s;
     assert_int_equal(mkdir("sub", 0700), 0);
     write_file("sub/real", "old", 3);
-    assert_int_equal(symlink("sub/real", "link") | symlink("link", "link2") | symlink("sub/new", "dangling"), 0);
-    ok(dt_save(net, "link2"));                      /* a link to a link: what it names in the end is replaced */
-    assert_true(lstat("link2", &s) == 0 && S_ISLNK(s.st_mode) && lstat("link", &s) == 0 && S_ISLNK(s.st_mode));
+    assert_int_equal(symlink("sub/real", "link") | symlink("link", "link2") |
+                         symlink("sub/new", "dangling"),
+                     0);
+    /* a link to a link: what it names in the end is replaced */
+    ok(dt_save(net, "link2"));
+    assert_true(lstat("link2", &s) == 0 && S_ISLNK(s.st_mode) && lstat("link", &s) == 0 &&
+                S_ISLNK(s.st_mode));
     assert_int_equal(read_file("sub/real"), size);
     ok(dt_save(net, "dangling"));
     assert_true(lstat("dangling", &s) == 0 && S_ISLNK(s.st_mode));
     assert_int_equal(read_file("sub/new"), size);
 
-    write_file("one", "old", 3);                    /* a file with two names: both see the new content */
+    /* a file with two names: both see the new content */
+    write_file("one", "old", 3);
     assert_int_equal(link("one", "two"), 0);
     ok(dt_save(net, "one"));
     assert_true(stat("two", &s) == 0 && s.st_nlink == 2);
@@ -529,13 +564,15 @@ static void links_and_others(void **state) {
     close(end);
     assert_true(lstat("pipe", &s) == 0 && S_ISFIFO(s.st_mode));
     if (stat("/dev/full", &s) == 0 && S_ISCHR(s.st_mode)) {
-        expect_error(dt_save(net, "/dev/full"), DT_EIO, "/dev/full: cannot write it: No space left");
+        expect_error(dt_save(net, "/dev/full"), DT_EIO,
+                     "/dev/full: cannot write it: No space left");
         assert_true(stat("/dev/full", &s) == 0 && S_ISCHR(s.st_mode));
     }
     ok(dt_save(net, "/dev/null"));
     assert_true(stat("/dev/null", &s) == 0 && S_ISCHR(s.st_mode));
 
-    expect_error(dt_load(net, "pipe"), DT_EIO, "pipe is not a plain file but a pipe"); /* and not waited for */
+    /* and not waited for */
+    expect_error(dt_load(net, "pipe"), DT_EIO, "pipe is not a plain file but a pipe");
     expect_error(dt_load(net, "sub"), DT_EIO, "sub is not a plain file but a folder");
     expect_error(dt_load(net, "/dev/zero"), DT_EIO, "/dev/zero is not a plain file but a device");
     expect_error(dt_load(net, "missing"), DT_EIO, "cannot open missing: No such file");
@@ -551,7 +588,8 @@ static void asked_before(void **state) {
     for (size_t i = 0; i < sizeof good / sizeof *good; ++i) ok(dt_check_writable(good[i]));
     assert_int_equal(read_file("x"), 3);
     assert_int_equal(entries(), 3);
-    expect_error(dt_check_writable("/nowhere/x"), DT_EIO, "/nowhere/x: cannot write it: No such file or directory");
+    expect_error(dt_check_writable("/nowhere/x"), DT_EIO,
+                 "/nowhere/x: cannot write it: No such file or directory");
     expect_error(dt_check_writable("x/y"), DT_EIO, "x/y: cannot write it: Not a directory");
     expect_error(dt_check_writable("."), DT_EIO, ".: cannot write it: Is a directory");
     expect_error(dt_check_writable(""), DT_EIO, ": cannot write it: No such file or directory");
@@ -580,10 +618,14 @@ static void rows(void **state) {
     read_file("x.csv");
     assert_string_equal((char *)content, "name,workers\nsync,1\npsgd\nsync,2\n");
     ok(dt_csv_check("x.csv", "name,workers"));
-    expect_error(dt_csv_check("x.csv", "name,seconds"), DT_EDATA, "has the columns \"name,workers\", not \"name,seconds\"");
-    expect_error(dt_csv_check("/nowhere/x.csv", "a"), DT_EIO, "/nowhere/x.csv: cannot write it: No such file");
-    expect_error(dt_csv_append("/dev/full", "a", "%d", 1), DT_EIO, "/dev/full: cannot write it: No space left");
-    assert_int_equal(mkfifo("pipe", 0600), 0);      /* nothing is read from a pipe or a terminal to see its columns */
+    expect_error(dt_csv_check("x.csv", "name,seconds"), DT_EDATA,
+                 "has the columns \"name,workers\", not \"name,seconds\"");
+    expect_error(dt_csv_check("/nowhere/x.csv", "a"), DT_EIO,
+                 "/nowhere/x.csv: cannot write it: No such file");
+    expect_error(dt_csv_append("/dev/full", "a", "%d", 1), DT_EIO,
+                 "/dev/full: cannot write it: No space left");
+    /* nothing is read from a pipe or a terminal to see its columns */
+    assert_int_equal(mkfifo("pipe", 0600), 0);
     const int end = open("pipe", O_RDWR);
     ok(dt_csv_append("pipe", "a", "%d", 1));
     assert_int_equal(read(end, content, sizeof content), 4);
@@ -595,9 +637,18 @@ static void rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_strings), cmocka_unit_test(json_numbers), cmocka_unit_test(json_quotes),
-        cmocka_unit_test(good_headers), cmocka_unit_test(bad_headers), cmocka_unit_test(deep_headers), cmocka_unit_test(mutated_files),
-        TEST(names_in_files), TEST(replaced_whole), TEST(links_and_others), TEST(asked_before), TEST(rows),
+        cmocka_unit_test(json_strings),
+        cmocka_unit_test(json_numbers),
+        cmocka_unit_test(json_quotes),
+        cmocka_unit_test(good_headers),
+        cmocka_unit_test(bad_headers),
+        cmocka_unit_test(deep_headers),
+        cmocka_unit_test(mutated_files),
+        TEST(names_in_files),
+        TEST(replaced_whole),
+        TEST(links_and_others),
+        TEST(asked_before),
+        TEST(rows),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }
