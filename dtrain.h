@@ -497,7 +497,8 @@ static FILE *dti_open_plain(const char *path) {
 #if defined(__unix__) || defined(__APPLE__)
     struct stat s;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
-        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device");
+        const char *kind = S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device";
+        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, kind);
         return NULL;
     }
 #endif
@@ -530,7 +531,8 @@ static FILE *dti_create(const char *path, const struct stat *old) {
         open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
     if (fd < 0) return NULL;
     bool alike = fstat(fd, &now) == 0;
-    if (alike && old && (now.st_uid != old->st_uid || now.st_gid != old->st_gid)) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
+    const bool ours = alike && (!old || (now.st_uid == old->st_uid && now.st_gid == old->st_gid));
+    if (alike && !ours) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
     if (alike && old) alike = fchmod(fd, old->st_mode & 07777) == 0;
     FILE *f = alike ? fdopen(fd, "wb") : NULL;
     if (f) return f;
@@ -568,7 +570,9 @@ static bool dti_output_beside(dti_output *o) {
 }
 
 /* Waits until the disk has it. What is no file of a disk cannot be waited for. */
-static bool dti_flush_to_disk(int fd) { return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS; }
+static bool dti_flush_to_disk(int fd) {
+    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
+}
 
 static bool dti_flush_folder(const char *path) {
     char folder[DTI_PATH_MAX];
@@ -769,7 +773,8 @@ static size_t dti_json_escape(dti_json *j, char *out) {
     if (known) { j->at += 2; *out = meant[known - letter]; return 1; }
     if (!dti_json_hex(j, &code)) return 0;
     if (code >= 0xd800 && code < 0xe000) {
-        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff) return dti_json_fail(j, "half of a surrogate pair");
+        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff)
+            return dti_json_fail(j, "half of a surrogate pair");
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
     return dti_utf8_put(out, code);
@@ -11103,6 +11108,7 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     int seen[3] = { 0, 0, 0 }, rank = -1, ends = -1;
     dti_json_take(j, '{', "'{' is missing");
     for (int n = 0, k = 0; dti_json_more(j, n, '}'); ++n) {
+        const char *from = dti_json_here(j);
         if (!dti_json_name(j, word, sizeof word, &length)) break;
         for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
         if (k == 3 || seen[k]++)
@@ -11139,10 +11145,9 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
     bool metadata = false;
     dti_json_take(j, '{', "'{' is missing");
     for (int n = 0; dti_json_more(j, n, '}'); ++n) {
-        dti_json_peek(j);
-        const char *as_written = j->at;
+        const char *as_written = dti_json_here(j);
         if (!dti_json_name(j, name, sizeof name, &length)) break;
-        const int shown = (int)dti_min_size((size_t)(j->at - as_written) - 1, 80);
+        const int shown = dti_json_shown(j, as_written);
         int i = 0;
         while (i < net->params && (length != strlen(net->param[i].name) ||
                                    memcmp(name, net->param[i].name, length) != 0))
@@ -11273,7 +11278,7 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
         fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "",
                 row);
     dti_release(row);
-    return error;
+    return out.file ? dti_output_close(&out) : dti_output_failed(&out, why);
 }
 #endif
 
