@@ -69,7 +69,7 @@ static dt_err plain_loop(uint64_t *hash, dt_score *last_epoch) {
 
 typedef struct told { int calls, epochs_ended, stop_at; uint64_t samples; uint32_t last_step; double seconds; bool orderly; } told;
 
-static bool listen(const dt_progress *p, void *user) {
+static bool hear(const dt_progress *p, void *user) {
     told *t = user;
     t->orderly = t->orderly && p->step == t->last_step % p->steps + 1 && p->seconds >= t->seconds && p->samples >= t->samples &&
                  p->epoch_ended == (p->step == p->steps);
@@ -95,7 +95,7 @@ static dt_err sync_equals_the_loop(dt_comm *comm, void *arg) {
         net->desc.seed = 6;
         dt_optimizer *opt = make_sgd(net);
         DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 2, .batch = BATCH, .seed = 31, .algorithm = ways[i],
-                             .check_every = 3, .on_step = listen, .user = &t }, &r));
+                             .check_every = 3, .on_step = hear, .user = &t }, &r));
         need(dt_net_hash(net) == wanted);
         need(r.epochs == 2 && r.samples == 2 * COUNT && !r.stopped && r.seconds > 0.0);
         need(r.score.count == score.count && r.score.correct == score.correct && r.score.loss_fixed == score.loss_fixed);
@@ -138,7 +138,7 @@ static dt_err psgd_stops_at_an_average(dt_comm *comm, void *arg) {
     DT_TRY(make_net(&net, BATCH, 6, false));
     dt_optimizer *opt = make_sgd(net);
     DT_TRY(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 5, .batch = 16, .average_every = 3,
-                                                           .on_step = listen, .user = &t }, &r));
+                                                           .on_step = hear, .user = &t }, &r));
     need(r.stopped && r.epochs == 1);
     need(t.calls == 3);
     DT_TRY(dt_check_replicas(net, comm));
@@ -154,7 +154,7 @@ static dt_err stops_together(dt_comm *comm, void *arg) {
     told t = { .orderly = true, .stop_at = dt_comm_rank(comm) == dt_comm_size(comm) - 1 ? 3 : 0 };
     DT_TRY(make_net(&net, BATCH, 6, false));
     dt_optimizer *opt = make_sgd(net);
-    DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 5, .batch = BATCH, .on_step = listen, .user = &t }, &r));
+    DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 5, .batch = BATCH, .on_step = hear, .user = &t }, &r));
     need(r.stopped && r.epochs == 1);
     need(t.calls >= 3 && t.calls <= 5);
     int calls = t.calls, all[MOST_RANKS];
@@ -478,7 +478,7 @@ static uint64_t hogwild(int workers, int epochs, dt_hogwild_result *r, told *t, 
     ok(make_net(&net, 16, 6, false));
     dt_optimizer *opt = make_adam(net);
     ok(dt_evaluate(net, &data, NULL, &before));
-    ok(dt_train_hogwild(net, opt, workers, &(dt_train_desc){ .data = &data, .epochs = epochs, .batch = 16, .seed = 3, .on_step = listen, .user = t }, r));
+    ok(dt_train_hogwild(net, opt, workers, &(dt_train_desc){ .data = &data, .epochs = epochs, .batch = 16, .seed = 3, .on_step = hear, .user = t }, r));
     ok(dt_evaluate(net, &data, NULL, &after));
     *loss_before = dt_score_loss(&before);
     *loss_after = dt_score_loss(&after);
