@@ -1,11 +1,12 @@
 /* A training run in which one rank fails in a way that the command line says; test_fault.sh runs it and judges.
 
      fault METHOD HOW VICTIM [SECONDS]      METHOD sync or psgd; HOW see below; VICTIM the rank; SECONDS of patience */
-#ifdef DTRAIN_HEADER
+#ifndef DTRAIN_LINKED /* the implementation is an object of its own */
 #define DTRAIN_IMPLEMENTATION
+#endif
+#ifdef DTRAIN_HEADER
 #include DTRAIN_HEADER
 #else
-#define DTRAIN_IMPLEMENTATION
 #include "../dtrain.h"
 #endif
 #include <signal.h>

@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifndef DTRAIN_LINKED /* the implementation is an object of its own */
 #define DTRAIN_IMPLEMENTATION
+#endif
 #include "dtrain.h"
 
 static int put_number(FILE *f, uint32_t n) {

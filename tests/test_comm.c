@@ -17,7 +17,9 @@
 #ifndef DTRAIN_WITH_THREADS
 #define DTRAIN_WITH_THREADS
 #endif
+#ifndef DTRAIN_LINKED /* the implementation is an object of its own */
 #define DTRAIN_IMPLEMENTATION
+#endif
 #ifdef DTRAIN_HEADER
 #include DTRAIN_HEADER
 #else

@@ -1,6 +1,6 @@
 # make test: everything under tests/, and the chapters' printed output if chapters/check.sh is there.
 #
-# The programs are built under build/tests, each in one compilation of the header:
+# The programs are built under build/tests, each in one compilation of the header, or linked with build/dtrain*.o where they use what is public:
 #   build/tests/gcc     all of them; the kernels and nets with the flags that programs are built with
 #   build/tests/clang   the kernels, and the nets for AVX2, whose training must give the same bits as gcc's for this machine
 #   build/tests/base    the kernels for the plainest processor of this kind (on x86: SSE2, no fused multiply-add)
@@ -49,7 +49,11 @@ build/tests/clang-sanitize/%: tests/%.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	clang $(TEST_BASE) $(TEST_SAN) -o $@ $< $(TEST_LIBS)
 
-build/tests/mpi/%: tests/%.c dtrain.h tests/tests.mk
+build/tests/mpi/%: tests/%.c build/dtrain_mpi.o tests/tests.mk
+	@mkdir -p $(@D)
+	MPICH_CC=gcc OMPI_CC=gcc $(MPICC) $(TEST_BASE) $(TEST_OPT) -DDTRAIN_LINKED -DDTRAIN_WITH_MPI -o $@ $< build/dtrain_mpi.o $(TEST_LIBS)
+
+build/tests/mpi/test_contract: tests/test_contract.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	MPICH_CC=gcc OMPI_CC=gcc $(MPICC) $(TEST_BASE) $(TEST_OPT) -DDTRAIN_WITH_MPI -o $@ $< $(TEST_LIBS)
 
@@ -65,9 +69,9 @@ build/tests/aarch64/%: tests/%.c dtrain.h tests/tests.mk build/aarch64/lib/libcm
 build/aarch64/lib/libcmocka.so:
 	@echo "test-elsewhere: no cmocka for aarch64 here; make deps-elsewhere"; exit 1
 
-build/tests/make_idx: tests/make_idx.c dtrain.h tests/tests.mk
+build/tests/make_idx: tests/make_idx.c build/dtrain.o tests/tests.mk
 	@mkdir -p $(@D)
-	gcc $(TEST_BASE) -O1 -o $@ $< $(LDLIBS)
+	gcc $(TEST_BASE) -O1 -DDTRAIN_LINKED -o $@ $< build/dtrain.o $(LDLIBS)
 
 #   these test what the chapters have, too
 build/tests/gcc/test_locale build/tests/gcc/test_says build/tests/aarch64/test_locale build/tests/aarch64/test_says: $(wildcard chapters/*.h)
