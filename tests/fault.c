@@ -9,10 +9,13 @@
 #else
 #include "../dtrain.h"
 #endif
+#include <math.h>
+#include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *how;

@@ -16,9 +16,7 @@
 #include <cmocka.h>
 
 #define DTRAIN_WITH_THREADS
-#ifndef DTRAIN_LINKED /* the implementation is an object of its own */
 #define DTRAIN_IMPLEMENTATION
-#endif
 #include "dtrain.h"
 
 enum { COUNT = 400, BATCH = 64, MOST_RANKS = 8 };

@@ -53,7 +53,8 @@ build/tests/mpi/%: tests/%.c build/dtrain_mpi.o tests/tests.mk
 	@mkdir -p $(@D)
 	MPICH_CC=gcc OMPI_CC=gcc $(MPICC) $(TEST_BASE) $(TEST_OPT) -DDTRAIN_LINKED -DDTRAIN_WITH_MPI -o $@ $< build/dtrain_mpi.o $(TEST_LIBS)
 
-build/tests/mpi/test_contract: tests/test_contract.c dtrain.h tests/tests.mk
+#   these two look inside
+build/tests/mpi/test_contract build/tests/mpi/test_train: build/tests/mpi/%: tests/%.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	MPICH_CC=gcc OMPI_CC=gcc $(MPICC) $(TEST_BASE) $(TEST_OPT) -DDTRAIN_WITH_MPI -o $@ $< $(TEST_LIBS)
 
