@@ -1369,14 +1369,6 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
 #define DTI_UNROLL
 #endif
 
-#if defined(__GNUC__)
-#define DTI_FETCH(address) __builtin_prefetch(address)                      /* bring a line that will be read */
-#define DTI_FETCH_OWN(address) __builtin_prefetch(address, 1)               /* bring a line that will be written */
-#else
-#define DTI_FETCH(address) (void)(address)
-#define DTI_FETCH_OWN(address) (void)(address)
-#endif
-
 #if !defined(__GNUC__)
 #define DTI_W 1
 #define DTI_REGISTERS 16
@@ -1491,659 +1483,406 @@ static void dti_fold(float *sums, const float *acc, int rows)
 #endif
 
 /* ==== [S4.4] Convolution forward ==========================================
-   One engine serves forward and backward-data: both are, for an output channel o and an output position,
-       out[o,position] = bias[o] + sum over c, u, v of in[c, rows u, columns v] * w[o,c,u,v],
-   added in the order c, u, v as one chain per element. Taps that would read padding are left out, never multiplied by zero:
-   each output row and each output column knows its first tap, its number of taps and the input index of the first (dti_tap).
-   Neighbouring columns with equal taps form a run; the edge columns of an image that is padded by 1 join it.
+   All fast kernels, this one and those of [S4.5], [S4.6], [S4.8] and [S4.9], are one small loop. It
+   makes a tile of sums,
 
-   Register tile: OT output channels x TC columns of one run; with 32 registers 8x3, 10x2 or 16x1 accumulators. A tap loads TC
-   vectors of the input and OT broadcast weights for OT*TC fused multiply-adds; two loads and two multiply-adds can start
-   in each cycle, and an accumulator is ready again after four, so a tile wants at least 8 accumulators, and OT+TC well
-   below OT*TC. The first and the last tile of a 3x3 layer's row are compiled without the taps that they lack: an edge done
-   as a column of its own, 8x1 or 16x1, would be bound by its loads.
+       y[row][column] = start[row] + sum over steps k of w[k][row] * x[k][column],
 
-   Cache: L1 holds the weights of OT channels, L2 the rest of the work. A pass takes so many input channels that their K rows
-   and all output channels' weights fit a part of L2, and goes along whole rows: then the input, read again for each OT
-   channels, and the output are long streams, which the hardware prefetches. (Tiles of few columns keep the input in L1, but
-   touch each output channel, a page of its own, for one or two lines at a time; they are 10 to 20 % slower on large maps.) Passes
-   over one band of output rows follow each other while the band is in another part of L2.
-   Where the weights outweigh the input, in late layers of many channels and small maps, the output is cut by channels instead, and
-   all rows pass over a block's weights while those are in L1, so each weight comes from L3 once. They come in pieces of 9 KiB,
-   too short for the hardware to run ahead, so each block fetches the next one's. Both together: 640->640 on 7x7 from 79 to 84 % of
-   the peak. */
+   where a column is a vector of 16 lanes and a row has one weight, the same for all lanes. The sums
+   stay in registers from the first step to the last. The tile that 32 registers have room for:
+
+                       x[k][0]  x[k][1]  x[k][2]       3 vectors loaded
+           w[k][0]     y[0][0]  y[0][1]  y[0][2]
+           w[k][1]     y[1][0]  y[1][1]  y[1][2]       24 sums, each 16 lanes wide: in one step
+             ...         ...      ...      ...         each takes one multiply-add
+           w[k][7]     y[7][0]  y[7][1]  y[7][2]
+       8 weights loaded, each repeated over the lanes
+
+   A core starts two multiply-adds and two loads in a cycle. 24 multiply-adds take 12 cycles; their
+   11 loads, and two that say where, take 6.5 and hide behind them. A sum can be added to again
+   after four cycles, so a tile of less than 8 sums would wait for itself. What the passes call a
+   row, a column and a step:
+
+       pass                         rows           columns              steps
+       forward                      out channels   output positions     in channels x taps
+       backward, data               in channels    input positions      out channels x taps
+       backward, weights, turned    out channels   taps x vectors       lanes x positions
+       backward, weights, lanewise  out channels   taps x in channels   rows x columns
+       linear layer                 outputs        lane groups          inputs
+
+   Tiles differ between machines. A sum's order is that of its steps, whatever the tile, and so the
+   same. */
 #ifdef DTI_IMPLEMENT
+/* P = (H + 2 pad - K)/S + 1, Q likewise from W. */
+typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv;
 
-typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv;        /* P = (H+2pad-K)/S + 1, Q likewise */
+enum { DTI_BLOCK = 16, DTI_WIDEST = 5 };    /* most rows and most columns of a tile */
 
-/* One axis of a convolution, with the taps dropped that meet no input anywhere: on a 1x1 map a padded 3x3 kernel is 1x1. */
-typedef struct dti_axis { int in, out, taps, stride, pad, first; } dti_axis;  /* first: the kernel index of tap 0 */
+static int dti_least(int a, int b) { return a < b ? a : b; }
+static size_t dti_whole_lines(size_t floats) { return (floats + 15) & ~(size_t)15; }
 
-static dti_axis dti_axis_of(int in, int out, int K, int S, int pad)
+typedef struct dti_step { ptrdiff_t x, w; } dti_step;   /* how far into x and w, in floats */
+
+/* Plain: as above. Lanewise: a weight is a vector, a number for each lane. Pooled: the four columns
+   are the 2x2 window of a max-pool; the largest goes to y[0], its place to argmax. */
+enum { DTI_PLAIN, DTI_LANEWISE, DTI_POOLED };
+
+typedef struct dti_tile {
+    int kind, columns;
+    const float *x[DTI_WIDEST];     /* each column's first input */
+    float *y[DTI_WIDEST];           /* each column's sum in the first row of all, */
+    ptrdiff_t y_row, y_first;       /* floats from a row to the next, and to the tile's first row */
+    bool resume;                    /* go on from what y holds, or else from start[row] */
+    const float *start;
+    const float *w;                 /* the first row's weight; the others follow it, */
+    ptrdiff_t w_row;                /* lanewise, so many floats apart */
+    const dti_step *steps;          /* the sum goes `rounds` times through the list of steps, */
+    int n_steps, rounds;
+    ptrdiff_t x_round, w_round;     /* x and w moving on after each round */
+    uint8_t *argmax;                /* pooled, as is the next: */
+    float least;                    /* nothing below comes out: 0 is ReLU, -INFINITY is none */
+} dti_tile;
+
+/* The four sums of a window, in row-major order; of equal ones the first is the maximum. */
+DTI_INLINE void dti_tile_pool(const dti_v *a, float least, float *y, uint8_t *argmax)
 {
-    int low = K, high = 0;
-    for (int i = 0; i < out; ++i)
-        for (int u = 0; u < K; ++u)
-            if (i * S + u >= pad && i * S + u - pad < in) {
-                if (u < low) low = u;
-                if (u >= high) high = u + 1;
+    const dti_v up = dti_vmax(a[0], a[1]), down = dti_vmax(a[2], a[3]);
+    const dti_v up_at = dti_if_greater(a[1], a[0], dti_splat(1.0f), dti_splat(0.0f));
+    const dti_v down_at = dti_if_greater(a[3], a[2], dti_splat(3.0f), dti_splat(2.0f));
+    dti_store(y, dti_vmax(dti_vmax(up, down), dti_splat(least)));
+    dti_store_places(argmax, dti_if_greater(down, up, down_at, up_at));
+}
+
+/* ROWS, COLUMNS and KIND are constants at each call, so that sum[][] is registers. */
+DTI_INLINE void dti_tile_run(const int ROWS, const int COLUMNS, const int KIND, const dti_tile *a)
+{
+    const bool LANES = KIND == DTI_LANEWISE;
+    const dti_step *const end = a->steps + a->n_steps;
+    for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
+        const ptrdiff_t y = a->y_first + part;
+        dti_v sum[DTI_BLOCK][DTI_WIDEST];
+        DTI_UNROLL for (int r = 0; r < ROWS; ++r)
+            DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
+                if (a->resume) sum[r][c] = dti_load(a->y[c] + y + r * a->y_row);
+                else sum[r][c] = dti_splat(a->start[r]);
+        const float *w = a->w + (LANES ? part : 0);
+        ptrdiff_t x = part;
+        for (int round = a->rounds; round > 0; --round, x += a->x_round, w += a->w_round)
+            for (const dti_step *k = a->steps; k < end; ++k) {
+                const float *wk = w + k->w;
+                dti_v xs[DTI_WIDEST];
+                DTI_UNROLL for (int c = 0; c < COLUMNS; ++c) xs[c] = dti_load(a->x[c] + x + k->x);
+                DTI_UNROLL for (int r = 0; r < ROWS; ++r) {
+                    const dti_v ws = LANES ? dti_load(wk + r * a->w_row) : dti_splat(wk[r]);
+                    DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
+                        sum[r][c] = dti_fma(ws, xs[c], sum[r][c]);
+                }
             }
-    if (low >= high) return (dti_axis){ in, out, 0, S, pad, 0 };
-    return (dti_axis){ in, out, high - low, S, pad - low, low };
+        DTI_UNROLL for (int r = 0; r < ROWS; ++r) {
+            const ptrdiff_t to = y + r * a->y_row;
+            if (KIND == DTI_POOLED) dti_tile_pool(sum[r], a->least, a->y[0] + to, a->argmax + to);
+            else    /* not dti_store: in [S4.9] y is dw, which is not aligned to vectors */
+                DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
+                    memcpy(a->y[c] + to, &sum[r][c], sizeof(dti_v));
+        }
+    }
 }
 
-/* Where one output index finds its input: taps `tap` .. `tap+count-1` read `in` .. `in+count-1`. */
-typedef struct dti_tap { int tap, count, in; } dti_tap;
-
-static dti_tap dti_tap_forward(const dti_axis *a, int i)
+DTI_INLINE void dti_tile_columns(const int ROWS, const int MOST, const int KIND, const dti_tile *a)
 {
-    const int from = i * a->stride - a->pad;
-    const int low = from < 0 ? -from : 0, high = from + a->taps > a->in ? a->in - from : a->taps;
-    return (dti_tap){ low, high > low ? high - low : 0, from + low };
+    if (MOST >= 5 && a->columns == 5) dti_tile_run(ROWS, 5, KIND, a);
+    else if (MOST >= 4 && a->columns == 4) dti_tile_run(ROWS, 4, KIND, a);
+    else if (MOST >= 3 && a->columns == 3) dti_tile_run(ROWS, 3, KIND, a);
+    else if (MOST >= 2 && a->columns == 2) dti_tile_run(ROWS, 2, KIND, a);
+    else dti_tile_run(ROWS, 1, KIND, a);
 }
 
-/* Backward-data: input index x meets tap v of output q if q*S + v = x + pad. For a stride S only each S-th tap does, so
-   packed taps are sorted by v mod S, and within a class descending, which makes q ascend. */
-static int dti_tap_class(const dti_axis *a, int r) { return r < a->taps ? (a->taps - r + a->stride - 1) / a->stride : 0; }
+/* The tiles there are; each is a function of its own, which keeps compilers fast. */
+DTI_NOINLINE void dti_plain_1(const dti_tile *a) { dti_tile_columns(1, 4, DTI_PLAIN, a); }
+DTI_NOINLINE void dti_plain_2(const dti_tile *a) { dti_tile_columns(2, 4, DTI_PLAIN, a); }
+DTI_NOINLINE void dti_lanewise_1(const dti_tile *a) { dti_tile_columns(1, 5, DTI_LANEWISE, a); }
+DTI_NOINLINE void dti_lanewise_2(const dti_tile *a) { dti_tile_columns(2, 5, DTI_LANEWISE, a); }
+DTI_NOINLINE void dti_pooled_1(const dti_tile *a) { dti_tile_run(1, 4, DTI_POOLED, a); }
+DTI_NOINLINE void dti_pooled_2(const dti_tile *a) { dti_tile_run(2, 4, DTI_POOLED, a); }
+#if DTI_REGISTERS == 32
+DTI_NOINLINE void dti_plain_4(const dti_tile *a) { dti_tile_columns(4, 4, DTI_PLAIN, a); }
+DTI_NOINLINE void dti_plain_5(const dti_tile *a) { dti_tile_columns(5, 4, DTI_PLAIN, a); }
+DTI_NOINLINE void dti_plain_8(const dti_tile *a) { dti_tile_columns(8, 3, DTI_PLAIN, a); }
+DTI_NOINLINE void dti_plain_16(const dti_tile *a) { dti_tile_columns(16, 1, DTI_PLAIN, a); }
+DTI_NOINLINE void dti_lanewise_4(const dti_tile *a) { dti_tile_columns(4, 5, DTI_LANEWISE, a); }
+DTI_NOINLINE void dti_pooled_4(const dti_tile *a) { dti_tile_run(4, 4, DTI_POOLED, a); }
+DTI_NOINLINE void dti_pooled_5(const dti_tile *a) { dti_tile_run(5, 4, DTI_POOLED, a); }
+#else
+DTI_NOINLINE void dti_plain_4(const dti_tile *a) { dti_tile_columns(4, 3, DTI_PLAIN, a); }
+DTI_NOINLINE void dti_plain_8(const dti_tile *a) { dti_tile_columns(8, 1, DTI_PLAIN, a); }
+#endif
 
-static int dti_tap_base(const dti_axis *a, int r)
+/* What a kernel knows of its machine. Tiles: by kind, from many rows to one; all sums, a step's
+   columns and a weight must fit the registers, and of those that do, these were the fastest in
+   bench.c. Bytes: what a band of rows [S4.6] may bring to L1 and to L2. They are the same on every
+   machine, for where a band ends can be seen in a sum's last bit; 32 to 48 KiB of L1 and 1 to 2 MiB
+   of L2 are usual, half and twice these were slower. */
+static const struct dti_machine {
+    struct dti_shape { int rows, columns; void (*make)(const dti_tile *); } tile[3][6];
+    int l1_bytes, l2_bytes;
+} dti_machine = {
+#if DTI_REGISTERS == 32
+    { { { 16, 1, dti_plain_16 }, { 8, 3, dti_plain_8 }, { 5, 4, dti_plain_5 },
+        { 4, 4, dti_plain_4 }, { 2, 4, dti_plain_2 }, { 1, 4, dti_plain_1 } },
+      { { 4, 5, dti_lanewise_4 }, { 2, 5, dti_lanewise_2 }, { 1, 5, dti_lanewise_1 } },
+      { { 5, 4, dti_pooled_5 }, { 4, 4, dti_pooled_4 }, { 2, 4, dti_pooled_2 },
+        { 1, 4, dti_pooled_1 } } },
+#else
+    { { { 8, 1, dti_plain_8 }, { 4, 3, dti_plain_4 }, { 2, 3, dti_plain_2 },
+        { 1, 3, dti_plain_1 } },
+      { { 2, 5, dti_lanewise_2 }, { 1, 5, dti_lanewise_1 } },
+      { { 2, 4, dti_pooled_2 }, { 1, 4, dti_pooled_1 } } },
+#endif
+    32 * 1024, 512 * 1024
+};
+
+/* The tallest tile for so many rows and columns. Tiles of five are for five rows and ten, which
+   would else be eight and two; a rest of six or seven is better four and two. */
+static const struct dti_shape *dti_shape_of(int kind, int rows, int columns)
 {
-    int base = 0;
-    for (int k = 0; k < r; ++k) base += dti_tap_class(a, k);
-    return base;
+    const struct dti_shape *s = dti_machine.tile[kind];
+    const int most = rows == 10 ? 5 : rows;
+    while (s->rows > most || s->columns < columns || (s->rows == 5 && most != 5)) ++s;
+    return s;
 }
 
-static dti_tap dti_tap_backward(const dti_axis *a, int x)
+/* All rows over the tile's columns. Plain weights stand in blocks of 16 rows, w_block floats apart.
+   */
+static void dti_tile_rows(dti_tile *a, int rows, const float *w, ptrdiff_t w_block,
+                          const float *start)
 {
-    const int r = (x + a->pad) % a->stride, q = (x + a->pad) / a->stride, n = dti_tap_class(a, r);
-    const int base = dti_tap_base(a, r);
-    const int low = n - 1 - q > 0 ? n - 1 - q : 0, high = a->out - q + n - 1 < n ? a->out - q + n - 1 : n;
-    return (dti_tap){ base + low, high > low ? high - low : 0, q - n + 1 + low };
+    static const float zeros[DTI_BLOCK] = { 0 };
+    for (int row = 0; row < rows; ) {
+        const int at = row % DTI_BLOCK, left = dti_least(rows - row, DTI_BLOCK - at);
+        const bool lanes = a->kind == DTI_LANEWISE;
+        const struct dti_shape *s = dti_shape_of(a->kind, left, a->columns);
+        a->w = w + (lanes ? row * a->w_row : row / DTI_BLOCK * w_block + at);
+        a->start = start ? start + row : zeros;
+        a->y_first = row * a->y_row;
+        s->make(a);
+        row += s->rows;
+    }
 }
 
-/* The kernel index of packed tap t of a backward pass. */
-static int dti_tap_kernel_index(const dti_axis *a, int t)
+/* Columns of the next tile, of the n that are left: the most that tiles of so many rows have, but
+   not such that one remains alone. */
+static int dti_tile_take(int kind, int rows, int n)
 {
-    int r = 0;
-    while (t >= dti_tap_class(a, r)) t -= dti_tap_class(a, r++);
-    return a->first + r + (dti_tap_class(a, r) - 1 - t) * a->stride;
+    const int most = dti_shape_of(kind, dti_least(rows, DTI_BLOCK), 2)->columns;
+    return n <= most ? n : n >= 2 * most ? most : (n + 1) / 2;
 }
 
-/* Output channels are packed in blocks of 16, or of 10 where that divides and 8 does not, and what is left over in one
-   narrower block: [block][c][u][v][channel of the block]. */
-static int dti_block(int channels) { return channels % 8 && channels % 10 == 0 ? 10 : 16; }
+/* One axis of a pass. Forward, output i reads with tap u of the kernel the input i*S - pad + u;
+   backward, where the outputs are dx, the input (i + pad - u)/S if that is whole. Taps that would
+   read outside of the map are left out, never multiplied by zero. Those that no output has are
+   dropped from the kernel: on a 1x1 map a padded 3x3 kernel is 1x1. */
+typedef struct dti_axis {
+    int outs, ins, K, S, pad;       /* K, pad: of what is left of the kernel */
+    int first;                      /* taps dropped before it */
+    int out_step, in_step;          /* from an output to the next with its taps; its input */
+    int tap_step, tap_in;           /* from an output's tap to its next one; its input */
+} dti_axis;
+
+static bool dti_tap_used(int in, int out, int u, int S, int pad)
+{
+    for (int i = 0; i < out; ++i)
+        if (i * S + u >= pad && i * S + u - pad < in) return true;
+    return false;
+}
+
+static dti_axis dti_axis_of(int in, int out, int K, int S, int pad, bool backward)
+{
+    int first = 0;
+    while (first < K && !dti_tap_used(in, out, first, S, pad)) ++first;
+    while (first < K && !dti_tap_used(in, out, K - 1, S, pad)) --K;
+    if (backward) return (dti_axis){ in, out, K - first, S, pad - first, first, S, 1, S, -1 };
+    return (dti_axis){ out, in, K - first, S, pad - first, first, 1, S, 1, 1 };
+}
+
+static dti_axis dti_rows_of(const dti_conv *c, bool backward)
+{
+    return dti_axis_of(c->H, c->P, c->K, c->S, c->pad, backward);
+}
+
+static dti_axis dti_columns_of(const dti_conv *c, bool backward)
+{
+    return dti_axis_of(c->W, c->Q, c->K, c->S, c->pad, backward);
+}
+
+/* `n` outputs, out_step apart, that have the same taps. The first reads the input `in` with the tap
+   `tap`. */
+typedef struct dti_run { int n, out, taps, tap, in; } dti_run;
+
+static dti_run dti_run_of_one(const dti_axis *a, int i)
+{
+    int tap = 0, in = i * a->S - a->pad;                /* the kernel's first tap and its input; */
+    int low = in < 0 ? -in : 0, high = dti_least(a->K, a->ins - in);
+    if (a->tap_in < 0) {                                /* backward, the first with the remainder */
+        tap = (i + a->pad) % a->S;
+        in = (i + a->pad) / a->S;
+        low = in >= a->ins ? in - a->ins + 1 : 0;
+        high = dti_least(in + 1, (a->K - tap + a->S - 1) / a->S);
+    }
+    if (low >= high) return (dti_run){ .n = 1, .out = i };
+    return (dti_run){ 1, i, high - low, tap + low * a->tap_step, in + low * a->tap_in };
+}
+
+/* The run after *r, or the first if that is { 0 }: its neighbours, or the first of the next of
+   out_step classes. */
+static bool dti_next_run(const dti_axis *a, dti_run *r)
+{
+    int i = r->out + r->n * a->out_step;
+    if (i >= a->outs) {
+        i = r->out % a->out_step + 1;
+        if (i >= a->out_step || i >= a->outs) return false;
+    }
+    *r = dti_run_of_one(a, i);
+    if (a->tap_in > 0 && r->taps == a->K) {             /* forward, all taps: while the last has */
+        r->n = (a->ins - a->K - r->in) / a->S + 1;
+        return true;
+    }
+    while ((i += a->out_step) < a->outs) {
+        const dti_run next = dti_run_of_one(a, i);
+        if (next.taps != r->taps || next.tap != r->tap) break;
+        ++r->n;
+    }
+    return true;
+}
+
+/* Weights are packed [block of 16 outs][in][u][v][16]; behind a last block that is not full there
+   is room. */
+static size_t dti_packed_pass_floats(int outs, int ins, int K)
+{
+    const size_t blocks = (size_t)(outs + DTI_BLOCK - 1) / DTI_BLOCK;
+    return blocks * DTI_BLOCK * (size_t)ins * (size_t)K * (size_t)K;
+}
 
 DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c)
 {
-    return 2 * (((size_t)c->O * (size_t)c->C * (size_t)c->K * (size_t)c->K + 15) & ~(size_t)15);
+    return dti_packed_pass_floats(c->O, c->C, c->K) + dti_packed_pass_floats(c->C, c->O, c->K);
 }
 
-static void dti_conv_pack_pass(const dti_conv *c, const dti_axis *rows, const dti_axis *columns, bool backward,
-                               const float *w, float *packed)
+static void dti_pack_pass(const dti_conv *c, bool backward, const float *w, float *packed)
 {
-    const int outs = backward ? c->C : c->O, ins = backward ? c->O : c->C, block = dti_block(outs);
-    for (int o0 = 0; o0 < outs; o0 += block) {
-        const int b = outs - o0 < block ? outs - o0 : block;
-        for (int i = 0; i < ins; ++i)
-        for (int s = 0; s < rows->taps; ++s)
-        for (int t = 0; t < columns->taps; ++t) {
-            const int u = backward ? dti_tap_kernel_index(rows, s) : rows->first + s;
-            const int v = backward ? dti_tap_kernel_index(columns, t) : columns->first + t;
-            for (int o = o0; o < o0 + b; ++o) {
-                const size_t at = backward ? (size_t)i * (size_t)c->C + (size_t)o : (size_t)o * (size_t)c->C + (size_t)i;
-                *packed++ = w[(at * (size_t)c->K + (size_t)u) * (size_t)c->K + (size_t)v];
-            }
-        }
+    const dti_axis rows = dti_rows_of(c, backward), columns = dti_columns_of(c, backward);
+    const ptrdiff_t O_step = (ptrdiff_t)c->C * c->K * c->K, C_step = (ptrdiff_t)c->K * c->K;
+    const ptrdiff_t out_step = backward ? C_step : O_step, in_step = backward ? O_step : C_step;
+    const int outs = backward ? c->C : c->O, ins = backward ? c->O : c->C;
+    for (int o0 = 0; o0 < outs; o0 += DTI_BLOCK)
+    for (int i = 0; i < ins; ++i)
+    for (int u = rows.first; u < rows.first + rows.K; ++u)
+    for (int v = columns.first; v < columns.first + columns.K; ++v, packed += DTI_BLOCK) {
+        const float *from = w + i * in_step + o0 * out_step + u * c->K + v;
+        for (int o = 0; o < DTI_BLOCK && o0 + o < outs; ++o) packed[o] = from[o * out_step];
     }
 }
 
-/* Pack w[O][C][K][K] for dti_conv_forward, and behind it, turned, for dti_conv_backward_data; once per training step. */
+/* Pack w[O][C][K][K] for dti_conv_forward, and behind it for dti_conv_backward_data; once a
+   training step. */
 DTI_LOCAL void dti_conv_pack(const dti_conv *c, const float *w, float *packed)
 {
-    const dti_axis rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad);
-    dti_conv_pack_pass(c, &rows, &columns, false, w, packed);
-    dti_conv_pack_pass(c, &rows, &columns, true, w, packed + dti_conv_packed_floats(c) / 2);
+    dti_pack_pass(c, false, w, packed);
+    dti_pack_pass(c, true, w, packed + dti_packed_pass_floats(c->O, c->C, c->K));
 }
 
-/* `n` neighbouring output columns (in backward passes with a stride: each S-th) with equal taps. The first may lack the
-   first tap and the last the last one: what a padding of 1 does to the edges of an image. */
-typedef struct dti_run { int n, out, in, tap, taps; bool left, right; } dti_run;
-
-static int dti_runs(dti_run *runs, const dti_axis *a, bool backward)
+/* The list of one sum's taps; scratch of a pass begins with it. */
+static size_t dti_steps_floats(const dti_conv *c)
 {
-    const int columns = backward ? a->in : a->out, phases = backward ? a->stride : 1, step = backward ? 1 : a->stride;
-    int n = 0;
-    for (int phase = 0; phase < phases; ++phase) {
-        const int residue = (phase + a->pad) % a->stride, base = backward ? dti_tap_base(a, residue) : 0;
-        const int taps = backward ? dti_tap_class(a, residue) : a->taps;
-        for (int i = phase; i < columns; ++n)
-            for (runs[n] = (dti_run){ 0 }; i < columns; i += phases) {
-                dti_run *run = runs + n;
-                const dti_tap t = backward ? dti_tap_backward(a, i) : dti_tap_forward(a, i);
-                const int low = t.tap - base, high = taps - low - t.count;
-                dti_run next = { .n = 1, .out = i, .in = t.in, .tap = t.tap, .taps = t.count };
-                if (low + high > 0 && low <= 1 && high <= 1)                /* an edge column, told as one that has all taps */
-                    next = (dti_run){ .n = 1, .out = i, .in = t.in - low, .tap = base, .taps = taps, .left = low, .right = high };
-                if (run->n == 0) *run = next;
-                else if (run->tap == next.tap && run->taps == next.taps && run->in + run->n * step == next.in && !run->right && !next.left) {
-                    run->n++;
-                    run->right = next.right;
-                } else
-                    break;
+    return dti_whole_lines((size_t)(c->K * c->K) * sizeof(dti_step) / sizeof(float));
+}
+
+/* A pass over a whole map: in [ins][rows][columns][16] -> out [outs][rows][columns][16]. The loops:
+     runs       outputs that have the same taps, one list: inside of the map, at each edge
+     places     as many of these as a tile has columns; their inputs, K rows of all channels, in L1
+     outs       all tiles of rows over these columns; the weights stream by from L2, or L3 if they
+                are many, in the order in which they are packed: 32 bytes in the 12 cycles of a step
+     ins, taps  the sum, in registers */
+static void dti_correlate(const dti_conv *g, bool backward, const float *in, const float *packed,
+                          const float *bias, float *out, float *scratch)
+{
+    const dti_axis rows = dti_rows_of(g, backward), columns = dti_columns_of(g, backward);
+    const int outs = backward ? g->C : g->O, ins = backward ? g->O : g->C;
+    const ptrdiff_t in_row = (ptrdiff_t)DT_LANES * columns.ins;
+    const ptrdiff_t out_row = (ptrdiff_t)DT_LANES * columns.outs;
+    dti_step *steps = (dti_step *)(void *)scratch;
+    dti_tile a = { .y_row = rows.outs * out_row, .steps = steps, .rounds = ins,
+                   .x_round = rows.ins * in_row,
+                   .w_round = (ptrdiff_t)DTI_BLOCK * rows.K * columns.K };
+    for (dti_run r = { 0 }; dti_next_run(&rows, &r); )
+    for (dti_run q = { 0 }; dti_next_run(&columns, &q); ) {
+        a.n_steps = 0;
+        for (int u = 0; u < r.taps; ++u)
+            for (int v = 0; v < q.taps; ++v) {
+                const ptrdiff_t row = r.tap + u * rows.tap_step, tap = q.tap + v * columns.tap_step;
+                steps[a.n_steps++] = (dti_step){ (u * in_row + v * DT_LANES) * rows.tap_in,
+                                                 (row * columns.K + tap) * DTI_BLOCK };
             }
-    }
-    return n;
-}
-
-/* A register tile's view of memory: strides in floats. */
-typedef struct dti_tile {
-    const float *x, *w, *bias;          /* first input, first weight; bias of the first channel, NULL for zero */
-    float *y;
-    uint8_t *argmax;                    /* pooled tiles only */
-    size_t x_channel, x_row, x_step;    /* next input channel, next tap row, next output column's input */
-    size_t w_channel, w_row, w_tap;
-    size_t y_channel, y_step;
-    int channels, rows, taps;           /* of the sum */
-    bool left, right;                   /* the first column lacks the first tap, the last one the last: they lie in the padding */
-    bool resume;                        /* go on from what y holds instead of from the bias */
-    bool relu;                          /* pooled tiles: y = max(y, 0) on the way out */
-    const float *y_next;                /* where the next tile will write: fetched meanwhile; NULL if y is in L2 anyhow */
-} dti_tile;
-
-/* One tap; columns from .. to-1 of the tile have it. */
-DTI_INLINE void dti_tile_step(const int OT, const int from, const int to, dti_v acc[16][4], const float *x, size_t x_step, const float *w)
-{
-    dti_v xs[4];
-    DTI_UNROLL for (int t = from; t < to; ++t) xs[t] = dti_load(x + (size_t)t * x_step);
-    DTI_UNROLL for (int o = 0; o < OT; ++o) {
-        const dti_v ws = dti_splat(w[o]);
-        DTI_UNROLL for (int t = from; t < to; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
-    }
-}
-
-/* y[o][t] (+)= sum over c, u, v. OT, TC are compile-time constants at every call, so acc[][] lives in registers. NV and STEP
-   are the taps per row and the columns from one output's input to the next where they are known, else 0: unrolled taps
-   with a known step share the input vectors that neighbouring outputs have in common. LEFT, RIGHT as in dti_tile. */
-DTI_INLINE void dti_tile_run(const int OT, const int TC, const int NV, const int STEP, const int LEFT, const int RIGHT, const dti_tile *a)
-{
-    const size_t x_step = STEP ? (size_t)STEP * DTI_L : a->x_step, w_tap = a->w_tap;
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[16][4];
-        if (a->resume) {
-            DTI_UNROLL for (int o = 0; o < OT; ++o)
-                DTI_UNROLL for (int t = 0; t < TC; ++t)
-                    acc[o][t] = dti_load(a->y + part + (size_t)o * a->y_channel + (size_t)t * a->y_step);
-        } else {
-            DTI_UNROLL for (int o = 0; o < OT; ++o)
-                DTI_UNROLL for (int t = 0; t < TC; ++t)
-                    acc[o][t] = dti_splat(a->bias ? a->bias[o] : 0.0f);
-        }
-        if (a->y_next && part % 16 == 0)
-            DTI_UNROLL for (int o = 0; o < OT; ++o)
-                DTI_UNROLL for (int t = 0; t < TC; ++t) DTI_FETCH_OWN(a->y_next + (size_t)o * a->y_channel + (size_t)t * a->y_step);
-        const float *xc = a->x + part, *wc = a->w;
-        for (int c = a->channels; c > 0; --c, xc += a->x_channel, wc += a->w_channel) {
-            const float *xu = xc, *wu = wc;
-            for (int u = a->rows; u > 0; --u, xu += a->x_row, wu += a->w_row) {
-                const float *x = xu, *w = wu;
-                if (NV)
-                    DTI_UNROLL for (int v = 0; v < NV; ++v) {
-                        dti_tile_step(OT, v == 0 ? LEFT : 0, v == NV - 1 ? TC - RIGHT : TC, acc, x, x_step, w);
-                        x += DTI_L;
-                        w += w_tap;
-                    }
-                else
-                    for (int v = a->taps; v > 0; --v, x += DTI_L, w += w_tap) dti_tile_step(OT, 0, TC, acc, x, x_step, w);
+        const int any = a.n_steps > 0;                  /* a place without taps reads nothing */
+        const ptrdiff_t right = any * columns.in_step * DT_LANES;
+        const ptrdiff_t y_right = columns.out_step * DT_LANES;
+        const ptrdiff_t down = any * rows.in_step * in_row - q.n * right;   /* to the next row */
+        const ptrdiff_t y_down = rows.out_step * out_row - q.n * y_right;
+        const float *x = in + r.in * in_row + q.in * DT_LANES;
+        float *y = out + r.out * out_row + q.out * DT_LANES;
+        for (int places = r.n * q.n, j = 0; places > 0; places -= a.columns) {
+            a.columns = dti_tile_take(DTI_PLAIN, outs, places);
+            for (int c = 0; c < a.columns; ++c, x += right, y += y_right) {
+                a.x[c] = x;
+                a.y[c] = y;
+                if (++j == q.n) j = 0, x += down, y += y_down;
             }
-        }
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int t = 0; t < TC; ++t)
-                dti_store(a->y + part + (size_t)o * a->y_channel + (size_t)t * a->y_step, acc[o][t]);
-    }
-}
-
-/* May the tile's edges lack taps? Where they may not, an edge is a column of its own. */
-DTI_INLINE bool dti_tile_has_edges(const int OT, const dti_tile *a)
-{
-    if (a->x_step != DTI_L) return false;
-    return OT == 3 ? a->taps == 2 && !a->left : OT >= DTI_REGISTERS / 4 && OT < 16 && a->taps == 3;
-}
-
-DTI_INLINE void dti_tile_taps(const int OT, const int TC, bool left, bool right, const dti_tile *a)
-{
-    const int step = (int)(a->x_step / DTI_L), taps = a->taps;
-    if (TC == 1 && (left || right)) {
-        dti_tile one = *a;
-        if (left) one.x += DTI_L, one.w += one.w_tap;
-        one.taps -= left + right;
-        if (OT >= 8 && one.taps == 2) dti_tile_run(OT, TC, 2, 1, 0, 0, &one);
-        else dti_tile_run(OT, TC, 0, 0, 0, 0, &one);
-    } else if (OT == 3 && TC > 1 && dti_tile_has_edges(OT, a)) {
-        if (right) dti_tile_run(OT, TC, 2, 1, 0, 1, a);
-        else dti_tile_run(OT, TC, 2, 1, 0, 0, a);
-    } else if (TC > 1 && dti_tile_has_edges(OT, a)) {
-        if (left && right) dti_tile_run(OT, TC, 3, 1, 1, 1, a);
-        else if (left) dti_tile_run(OT, TC, 3, 1, 1, 0, a);
-        else if (right) dti_tile_run(OT, TC, 3, 1, 0, 1, a);
-        else dti_tile_run(OT, TC, 3, 1, 0, 0, a);
-    }
-    else if ((OT >= 5 || OT == 3) && taps == 1) dti_tile_run(OT, TC, 1, 0, 0, 0, a);
-    else if (OT >= 5 && TC > 1 && taps == 3 && step == 1) dti_tile_run(OT, TC, 3, 1, 0, 0, a);
-    else if (OT >= 5 && TC > 1 && taps == 3 && step == 2) dti_tile_run(OT, TC, 3, 2, 0, 0, a);
-    else if (OT >= 5 && TC > 1 && taps == 5 && step == 1) dti_tile_run(OT, TC, 5, 1, 0, 0, a);
-    else dti_tile_run(OT, TC, 0, 0, 0, 0, a);
-}
-
-/* n columns in tiles of at most TC; edges that a tile cannot have within it are columns of their own. */
-DTI_INLINE void dti_tile_columns(const int OT, const int TC, const dti_tile *from, int n)
-{
-    dti_tile a = *from;
-    const bool edges = dti_tile_has_edges(OT, &a);
-    for (int take; n > 0; n -= take) {
-        const bool left = a.x == from->x && from->left;
-        const int most = edges ? n : left ? 1 : n > 1 && from->right ? n - 1 : n;
-        take = most == TC || most >= 2 * TC ? TC : most < TC ? most : (most + 1) / 2;
-        const bool right = n == take && from->right;
-        if (from->y_next) a.y_next = n > take ? a.y + (size_t)take * a.y_step : from->y + (size_t)OT * a.y_channel;
-        if (TC >= 4 && take == 4) dti_tile_taps(OT, 4, left, right, &a);
-        else if (TC >= 3 && take == 3) dti_tile_taps(OT, 3, left, right, &a);
-        else if (TC >= 2 && take == 2) dti_tile_taps(OT, 2, left, right, &a);
-        else dti_tile_taps(OT, 1, left, right, &a);
-        a.x += (size_t)take * a.x_step;
-        a.y += (size_t)take * a.y_step;
-    }
-}
-
-DTI_NOINLINE void dti_tile_1(const dti_tile *a, int n) { dti_tile_columns(1, 4, a, n); }
-DTI_NOINLINE void dti_tile_2(const dti_tile *a, int n) { dti_tile_columns(2, 4, a, n); }
-DTI_NOINLINE void dti_tile_3(const dti_tile *a, int n) { dti_tile_columns(3, DTI_REGISTERS == 32 ? 4 : 3, a, n); }
-#if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_tile_4(const dti_tile *a, int n) { dti_tile_columns(4, 4, a, n); }
-DTI_NOINLINE void dti_tile_5(const dti_tile *a, int n) { dti_tile_columns(5, 4, a, n); }
-DTI_NOINLINE void dti_tile_6(const dti_tile *a, int n) { dti_tile_columns(6, 4, a, n); }
-DTI_NOINLINE void dti_tile_8(const dti_tile *a, int n) { dti_tile_columns(8, 3, a, n); }
-DTI_NOINLINE void dti_tile_10(const dti_tile *a, int n) { dti_tile_columns(10, 2, a, n); }
-DTI_NOINLINE void dti_tile_16(const dti_tile *a, int n) { dti_tile_columns(16, 1, a, n); }
-static int dti_tile_size(int channels, int n)
-{
-    if (channels >= 16 && n == 1) return 16;
-    if (channels == 10) return 10;
-    return channels >= 8 ? 8 : channels >= 4 ? channels < 7 ? channels : 5 : channels == 3 ? 3 : channels >= 2 ? 2 : 1;
-}
-#else
-DTI_NOINLINE void dti_tile_4(const dti_tile *a, int n) { dti_tile_columns(4, 3, a, n); }
-DTI_NOINLINE void dti_tile_5(const dti_tile *a, int n) { dti_tile_columns(5, 2, a, n); }
-DTI_NOINLINE void dti_tile_6(const dti_tile *a, int n) { dti_tile_columns(6, 2, a, n); }
-DTI_NOINLINE void dti_tile_8(const dti_tile *a, int n) { dti_tile_columns(8, 1, a, n); }
-static int dti_tile_size(int channels, int n)
-{
-    if (channels >= 8 && n == 1) return 8;
-    return channels % 5 == 0 ? 5 : channels == 6 ? 6 : channels >= 4 ? 4 : channels == 3 ? 3 : channels >= 2 ? 2 : 1;
-}
-#endif
-
-/* One block of b packed output channels over one run. It changes *a, for a copy would wait: its wide loads cannot be served
-   from the narrow stores that have just filled *a, 25 to 100 cycles a block. */
-static void dti_tile_block(dti_tile *a, int b, int n)
-{
-    if (a->rows == 1) {                                                     /* one tap row: the channels are the inner loop */
-        a->rows = a->channels;
-        a->channels = 1;
-        a->x_row = a->x_channel;
-        a->w_row = a->w_channel;
-    }
-    while (b > 0) {
-        const int take = dti_tile_size(b, n);
-        switch (take) {
-#if DTI_REGISTERS == 32
-        case 16: dti_tile_16(a, n); break;
-        case 10: dti_tile_10(a, n); break;
-#endif
-        case 8: dti_tile_8(a, n); break;
-        case 6: dti_tile_6(a, n); break;
-        case 5: dti_tile_5(a, n); break;
-        case 4: dti_tile_4(a, n); break;
-        case 3: dti_tile_3(a, n); break;
-        case 2: dti_tile_2(a, n); break;
-        default: dti_tile_1(a, n); break;
-        }
-        a->w += take;
-        a->y += (size_t)take * a->y_channel;
-        if (a->bias) a->bias += take;
-        b -= take;
-    }
-}
-
-/* The engine: out[outs][][] = bias + in[ins][][] * packed. */
-static void dti_correlate(const dti_axis *rows, const dti_axis *columns, bool backward, int outs, int ins,
-                          const float *in, const float *packed, const float *bias, float *out, float *scratch)
-{
-    enum { PASS = 400 * 1024, BAND = 1000 * 1024 };                           /* bytes of L2 for input and weights, and for out */
-    dti_run *runs = (dti_run *)(void *)scratch;
-    const int n_runs = dti_runs(runs, columns, backward);
-    const int out_rows = backward ? rows->in : rows->out, out_columns = backward ? columns->in : columns->out;
-    const int in_rows = backward ? rows->out : rows->in, in_columns = backward ? columns->out : columns->in;
-    const int stride = backward ? 1 : columns->stride, block = dti_block(outs);
-    const size_t taps = (size_t)rows->taps * (size_t)columns->taps;
-    dti_tile a = { .x_channel = (size_t)in_rows * (size_t)in_columns * DTI_L,
-                   .x_step = (size_t)stride * DTI_L, .y_channel = (size_t)out_rows * (size_t)out_columns * DTI_L,
-                   .y_step = (size_t)(backward ? columns->stride : 1) * DTI_L };
-    const int pass = PASS / (outs * (int)taps * 4 + rows->taps * in_columns * 64 + 1), channels = pass < 4 ? 4 : pass < ins ? pass : ins;
-    int band = out_rows, range = outs, together = 1;                        /* output rows and channels in L2; rows over a block's weights */
-    if (channels < ins && (size_t)outs * taps > a.x_channel) {              /* the weights outweigh the input */
-        const int fit = BAND / 64 / (out_rows * out_columns) + 1, ranges = (outs + fit - 1) / fit;
-        range = ((outs + ranges - 1) / ranges + block - 1) / block * block;
-        together = out_rows;
-    } else if (channels < ins) {
-        const int fit = BAND / 64 / (outs * out_columns) + 1, bands = (out_rows + fit - 1) / fit;
-        band = (out_rows + bands - 1) / bands;
-    }
-
-    a.y_next = (size_t)outs * a.y_channel > 64 * 1024 && ins > 8 ? out : NULL;
-    for (int i0 = 0; i0 < out_rows; i0 += band)
-    for (int r0 = 0; r0 < outs; r0 += range)
-    for (int c0 = 0; c0 < ins; c0 += channels)
-    for (int i1 = i0; i1 < out_rows && i1 < i0 + band; i1 += together)
-    for (int o0 = r0; o0 < outs && o0 < r0 + range; o0 += block)
-    for (int i = i1; i < out_rows && i < i1 + together; ++i) {
-        const dti_tap row = backward ? dti_tap_backward(rows, i) : dti_tap_forward(rows, i);
-        const int b = outs - o0 < block ? outs - o0 : block, n = ins - c0 < channels ? ins - c0 : channels;
-        const float *weights = packed + ((size_t)o0 * (size_t)ins + (size_t)c0 * (size_t)b) * taps;
-        a.resume = c0 > 0;
-        a.w_tap = (size_t)b;
-        a.w_channel = taps * a.w_tap;
-        for (const dti_run *r = runs; r < runs + n_runs; ++r) {
-            a.channels = n;
-            a.rows = row.count;
-            a.x_row = (size_t)in_columns * DTI_L;
-            a.w_row = (size_t)columns->taps * a.w_tap;
-            a.bias = bias ? bias + o0 : NULL;
-            a.taps = r->taps;
-            a.left = r->left;
-            a.right = r->right;
-            a.x = in + (size_t)c0 * a.x_channel + (a.rows && a.taps ? ((ptrdiff_t)row.in * in_columns + r->in) * (ptrdiff_t)DTI_L : 0);
-            a.w = weights + (size_t)row.tap * a.w_row + (size_t)r->tap * a.w_tap;
-            a.y = out + (size_t)o0 * a.y_channel + ((size_t)i * (size_t)out_columns + (size_t)r->out) * DTI_L;
-            dti_tile_block(&a, b, r->n);
-        }
-        if (together > 1 && o0 + block < outs) {                            /* each row fetches its share of the next block's weights */
-            const float *next = weights + (size_t)block * (size_t)ins * taps;
-            const size_t lines = (size_t)n * a.w_channel / 16, to = lines * (size_t)(i + 1) / (size_t)out_rows;
-            for (size_t k = lines * (size_t)i / (size_t)out_rows; k < to; ++k) DTI_FETCH(next + 16 * k);
+            dti_tile_rows(&a, outs, packed, ins * a.w_round, bias);
         }
     }
 }
 
-/* y[o,i,j] = b[o] + sum_{c,u,v} x[c,i*S+u-p,j*S+v-p] * w[o,c,u,v] for one lane group.
-   x [C][H][W][16], packed by dti_conv_pack, b (O) or NULL -> y [O][P][Q][16], overwritten, no alias. 2*O*P*Q*C*K*K*16 flop. */
-DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *packed, const float *b, float *y, float *scratch)
+/* y[o,i,j] = b[o] + sum_{c,u,v} x[c,i*S+u-p,j*S+v-p] * w[o,c,u,v] for one lane group. x
+   [C][H][W][16], packed by dti_conv_pack, b (O) or NULL -> y [O][P][Q][16], overwritten, no alias.
+   2*O*P*Q*C*K*K*16 flop. */
+DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *packed,
+                                const float *b, float *y, float *scratch)
 {
-    const dti_axis rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad);
-    dti_correlate(&rows, &columns, false, c->O, c->C, x, packed, b, y, scratch);
+    dti_correlate(c, false, x, packed, b, y, scratch);
 }
 #endif
 
 /* ==== [S4.5] Convolution backward, data ====================================
-   dx[c,x,y] = sum over o and the taps that reach it: the engine of [S4.4] with the kernel turned and the channels exchanged. The
-   zeros that a textbook puts around dy are taps that the runs leave out, so an unpadded layer wastes nothing; with a
-   stride S the columns of dx fall into S classes, each a convolution of its own with each S-th tap. */
+   y += x*w  =>  dx += w*dy: the pass of [S4.4] the other way round. The zeros that a textbook puts
+   around dy, and between its numbers where the stride is more than 1, are taps that an output does
+   not have. */
 #ifdef DTI_IMPLEMENT
-/* An unpadded layer with stride 1: the rows of dx are wider than those of dy by K-1 columns that have ever fewer taps. There
-   QT columns of dy are spread over QT+K-1 columns of dx, CT channels of it at a time: every tap counts, and a vector of dy
-   serves K*CT multiply-adds. The order of an element's sum: by groups of QT columns of dy, then o, u, v. */
-enum { DTI_SPREAD = 4 };                                                    /* QT, the same on every machine */
-
-DTI_INLINE void dti_spread_run(const int CT, const int QT, const int K, const dti_tile *a, bool first)
+/* dx[c,r,s] = sum_{o,u,v} dy[o,(r+p-u)/S,(s+p-v)/S] * w[o,c,u,v]; dx [C][H][W][16], overwritten, no
+   alias. */
+DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed,
+                                      float *dx, float *scratch)
 {
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[4][8];
-        DTI_UNROLL for (int c = 0; c < CT; ++c)
-            DTI_UNROLL for (int t = 0; t < QT + K - 1; ++t)
-                acc[c][t] = first || t >= K - 1 ? dti_splat(0.0f) : dti_load(a->y + part + (size_t)c * a->y_channel + (size_t)t * DTI_L);
-        const float *xc = a->x + part, *wc = a->w;
-        const size_t w_tap = a->w_tap;
-        for (int o = a->channels; o > 0; --o, xc += a->x_channel, wc += a->w_channel) {
-            const float *x = xc, *w = wc;
-            for (int u = a->rows; u > 0; --u, x += a->x_row) {
-                dti_v xs[4];
-                DTI_UNROLL for (int t = 0; t < QT; ++t) xs[t] = dti_load(x + (size_t)t * DTI_L);
-                DTI_UNROLL for (int v = K - 1; v >= 0; --v, w += w_tap)     /* packed taps are turned */
-                    DTI_UNROLL for (int c = 0; c < CT; ++c) {
-                        const dti_v ws = dti_splat(w[c]);
-                        DTI_UNROLL for (int t = 0; t < QT; ++t) acc[c][t + v] = dti_fma(ws, xs[t], acc[c][t + v]);
-                    }
-            }
-        }
-        DTI_UNROLL for (int c = 0; c < CT; ++c)
-            DTI_UNROLL for (int t = 0; t < QT + K - 1; ++t)
-                dti_store(a->y + part + (size_t)c * a->y_channel + (size_t)t * DTI_L, acc[c][t]);
-    }
-}
-
-DTI_INLINE void dti_spread_columns(const int CT, const int K, const dti_tile *from, int columns)
-{
-    dti_tile a = *from;
-    for (int j = 0; j < columns; ) {
-        const int take = columns - j >= DTI_SPREAD ? DTI_SPREAD : 1;
-        if (take == 1) dti_spread_run(CT, 1, K, &a, j == 0);
-        else dti_spread_run(CT, DTI_SPREAD, K, &a, j == 0);
-        a.x += (size_t)take * DTI_L;
-        a.y += (size_t)take * DTI_L;
-        j += take;
-    }
-}
-
-DTI_NOINLINE void dti_spread_1(const dti_tile *a, int K, int columns)
-{
-    if (K == 5) dti_spread_columns(1, 5, a, columns);
-    else dti_spread_columns(1, 3, a, columns);
-}
-#if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_spread_2(const dti_tile *a, int K, int columns)
-{
-    if (K == 5) dti_spread_columns(2, 5, a, columns);
-    else dti_spread_columns(2, 3, a, columns);
-}
-DTI_NOINLINE void dti_spread_3(const dti_tile *a, int K, int columns)
-{
-    if (K == 5) dti_spread_columns(3, 5, a, columns);
-    else dti_spread_columns(3, 3, a, columns);
-}
-#endif
-
-static void dti_spread(const dti_conv *g, const dti_axis *rows, const float *dy, const float *packed, float *dx)
-{
-    const int block = dti_block(g->C);
-    const size_t taps = (size_t)g->K * (size_t)g->K;
-    for (int r = 0; r < g->H; ++r)
-    for (int c0 = 0; c0 < g->C; c0 += block) {
-        const dti_tap row = dti_tap_backward(rows, r);
-        const int b = g->C - c0 < block ? g->C - c0 : block;
-        dti_tile a = { .x = dy + (size_t)row.in * (size_t)g->Q * DTI_L, .x_channel = (size_t)g->P * (size_t)g->Q * DTI_L, .x_row = (size_t)g->Q * DTI_L,
-                       .w = packed + (size_t)c0 * (size_t)g->O * taps + (size_t)row.tap * (size_t)g->K * (size_t)b,
-                       .w_channel = taps * (size_t)b, .w_tap = (size_t)b,
-                       .y = dx + ((size_t)c0 * (size_t)g->H + (size_t)r) * (size_t)g->W * DTI_L, .y_channel = (size_t)g->H * (size_t)g->W * DTI_L,
-                       .channels = g->O, .rows = row.count };
-        for (int left = b, take; left > 0; left -= take) {
-            take = 1;
-#if DTI_REGISTERS == 32
-            if (left % 3 && left % 2 == 0) dti_spread_2(&a, g->K, g->Q), take = 2;
-            else if (left >= 3) dti_spread_3(&a, g->K, g->Q), take = 3;
-            else
-#endif
-                dti_spread_1(&a, g->K, g->Q);
-            a.w += take;
-            a.y += (size_t)take * a.y_channel;
-        }
-    }
-}
-
-/* dx[c,r,s] = sum_{o,u,v} dy[o,(r+p-u)/S,(s+p-v)/S] * w[o,c,u,v]      dx [C][H][W][16], overwritten, no alias. */
-DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed, float *dx, float *scratch)
-{
-    const dti_axis rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad);
-    packed += dti_conv_packed_floats(c) / 2;
-    if (c->pad == 0 && c->S == 1 && (c->K == 5 || c->K == 3)) dti_spread(c, &rows, dy, packed, dx);
-    else dti_correlate(&rows, &columns, true, c->C, c->O, dy, packed, NULL, dx, scratch);
+    packed += dti_packed_pass_floats(c->O, c->C, c->K);
+    dti_correlate(c, true, dy, packed, NULL, dx, scratch);
 }
 #endif
 
 /* ==== [S4.6] Convolution backward, weights =================================
-   dw[o,c,u,v] = sum over positions and lanes of x * dy. Both factors are vectors over the lanes, and a weight wants one number.
-   There are two ways to it, and the plan (dti_wplan_of) takes one or the other by the layer's sizes, never by the machine's.
+   dw[o,c,u,v] = sum over positions and lanes of x * dy. Both factors are vectors over the lanes,
+   and a weight wants one number. There are two ways to it, chosen by the input channels.
 
-   Turned, where the input channels fill vectors: x is transposed, 16 channels x 16 lanes at each position, so that a vector holds
-   16 input channels of one lane, and a number of dy is broadcast. The lanes are then part of the sum, as the positions are, and
-   nothing is folded. Order of a weight's sum: one chain, positions in row-major order, at each the lanes 0 to 15. Register tile:
-   OT output channels x 1 or 2 vectors of input channels, 10x2, 8x2 or 16x1, for one tap over all positions that have it. Where there
-   is one vector only, and kernel rows have three taps, the tile is 8 channels x 3 taps: 11 loads for 24 multiply-adds, not 17 for 16.
+   Turned, from 12 channels on: x is transposed, 16 channels x 16 lanes at each position, so that a
+   vector holds 16 input channels of one lane, and dy's numbers are the tile's weights. The lanes
+   are then part of the sum as the positions are. Lanewise, for first layers, which have few
+   channels: dy's vectors are the weights, each sum is a vector of sixteen partial sums, one a lane,
+   and they are folded at the end (dti_fold).
 
-   In lanes, for the first layers, which have few channels: each weight is a vector of sixteen partial sums, a chain over the
-   positions in row-major order per lane, folded at the end (dti_fold). Register tile: OT output channels x NV taps of one
-   kernel row; a position loads OT vectors of dy and NV of x for OT*NV multiply-adds: 8x3 for K = 3, 4x5 or 5x5 for K = 5,
-   3x7 and 4x7 for K = 7. Where a position has not all taps, at padded edges, those that it has are done one by one.
-
-   Cache: a band of output rows of OT channels of dy stays in L1 while all taps pass over it, the accumulators waiting in L2 from
-   band to band; what was turned stays in L2 while all output channels pass over it. A last block of channels that is not full
-   starts earlier and computes some weights twice, to the same bits. */
+   Either way a tile's columns are neighbouring taps of a kernel row, over all positions that have
+   them: those inside of the map, then each edge. Order of a sum: bands of rows; runs of columns
+   with the same taps; turned, lanes; positions in row-major order. */
 #ifdef DTI_IMPLEMENT
-typedef struct dti_wtile {
-    const float *x, *dy;                /* x: input of tap 0 at column 0 of the first row, may lie in the padding */
-    float *acc;                         /* [OT] acc_channel floats apart, [NV][16] */
-    size_t acc_channel, x_row, x_step;  /* next output row's, next output column's input */
-    size_t dy_channel, dy_row;
-    int rows, columns;                  /* positions */
-    int full_from, full_to;             /* columns that have all NV taps */
-    int in_first, in_stride, in_columns;/* tap v of column j reads input column j*in_stride + in_first + v */
-    bool resume;
-} dti_wtile;
-
-/* One position that has all taps. */
-DTI_INLINE void dti_wtile_step(const int OT, const int NV, dti_v acc[8][8], const float *dy, size_t dy_channel, const float *x)
-{
-    dti_v xs[8];
-    DTI_UNROLL for (int v = 0; v < NV; ++v) xs[v] = dti_load(x + (size_t)v * DTI_L);
-    DTI_UNROLL for (int o = 0; o < OT; ++o) {
-        const dti_v ds = dti_load(dy + (size_t)o * dy_channel);
-        DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_fma(ds, xs[v], acc[o][v]);
-    }
-}
-
-/* One position that has tap v of the kernel row only where x is inside of the image. */
-DTI_INLINE void dti_wtile_edge(const int OT, const int NV, dti_v acc[8][8], const float *dy, const float *x, int j, const dti_wtile *a)
-{
-    dy += (size_t)j * DTI_L;
-    DTI_UNROLL for (int v = 0; v < NV; ++v) {
-        const int in = j * a->in_stride + a->in_first + v;
-        if (in >= 0 && in < a->in_columns) {
-            const dti_v xs = dti_load(x + (size_t)j * a->x_step + (size_t)v * DTI_L);
-            DTI_UNROLL for (int o = 0; o < OT; ++o) acc[o][v] = dti_fma(dti_load(dy + (size_t)o * a->dy_channel), xs, acc[o][v]);
-        }
-    }
-}
-
-DTI_INLINE void dti_wtile_run(const int OT, const int NV, const bool UNIT, const dti_wtile *a)
-{
-    const size_t x_step = UNIT ? DTI_L : a->x_step, dy_channel = a->dy_channel;
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[8][8];
-        float *sums = a->acc + part;
-        if (a->resume) {
-            DTI_UNROLL for (int o = 0; o < OT; ++o)
-                DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_load(sums + (size_t)o * a->acc_channel + (size_t)v * DTI_L);
-        } else {
-            DTI_UNROLL for (int o = 0; o < OT; ++o)
-                DTI_UNROLL for (int v = 0; v < NV; ++v) acc[o][v] = dti_splat(0.0f);
-        }
-        const float *dy = a->dy + part, *x = a->x + part;
-        for (int i = a->rows; i > 0; --i, dy += a->dy_row, x += a->x_row) {
-            for (int j = 0; j < a->full_from; ++j) dti_wtile_edge(OT, NV, acc, dy, x, j, a);
-            const float *d = dy + (size_t)a->full_from * DTI_L, *s = x + (size_t)a->full_from * x_step;
-            int left = a->full_to - a->full_from;
-            if (UNIT)                                                       /* four at once share the inputs of their taps */
-                for (; left >= 4; left -= 4, d += 4 * DTI_L, s += 4 * DTI_L)
-                    DTI_UNROLL for (size_t k = 0; k < 4; ++k) dti_wtile_step(OT, NV, acc, d + k * DTI_L, dy_channel, s + k * DTI_L);
-            for (; left > 0; --left, d += DTI_L, s += x_step) dti_wtile_step(OT, NV, acc, d, dy_channel, s);
-            for (int j = a->full_to; j < a->columns; ++j) dti_wtile_edge(OT, NV, acc, dy, x, j, a);
-        }
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int v = 0; v < NV; ++v) dti_store(sums + (size_t)o * a->acc_channel + (size_t)v * DTI_L, acc[o][v]);
-    }
-}
-
-/* Taps of the tile for a kernel row of n taps, and its output channels: the widest tile that wastes little on a last block. */
-static int dti_wtile_taps(int n)
-{
-    static const int widths[] = { DTI_REGISTERS == 32 ? 7 : 5, 5, 3, 2 };
-    for (size_t k = 0; k < sizeof widths / sizeof *widths; ++k)
-        if (n % widths[k] == 0) return widths[k];
-    return 1;
-}
-
-/* The first of the sizes whose blocks compute at most a sixteenth of n twice; if there is none, the largest that fits. */
-static int dti_wblock(const int sizes[3], int n)
-{
-    int most = 1;
-    for (int k = 0; k < 3 && sizes[k]; ++k) {
-        if (sizes[k] > n) continue;
-        if ((n + sizes[k] - 1) / sizes[k] * sizes[k] * 15 <= n * 16) return sizes[k];
-        if (sizes[k] > most) most = sizes[k];
-    }
-    return most;
-}
-
-static int dti_wtile_channels(int taps, int S, int O)
-{
-#if DTI_REGISTERS == 32
-    static const int sizes[8][3] = { { 0 }, { 8, 4 }, { 8, 4 }, { 8, 4 }, { 0 }, { 4, 5, 3 }, { 0 }, { 3, 2 } };
-    if (taps == 7 && S > 1 && O >= 4) return 4;
-#else
-    static const int sizes[6][3] = { { 0 }, { 4 }, { 4 }, { 3 }, { 0 }, { 2 } };
-    (void)S;
-#endif
-    return dti_wblock(sizes[taps], O);
-}
-
-/* The output channels of the next block, of the `rest` that are left. Seven taps with a stride want three channels, 21
-   accumulators: two have to read x, which comes from L2, too often, and four leave few registers for it. So fours only help threes
-   to end even: 16 = 4+3+3+3+3. 3->16 k7 s4: 1.10 times as fast as in twos. */
-static int dti_wtile_next(int OT, int taps, int rest)
-{
-    if (taps < 7 || OT < 4) return OT;
-    return rest % 3 && rest >= 4 ? 4 : 3;
-}
-
-static void dti_wtile_dispatch(int OT, int NV, const dti_wtile *a)
-{
-    const bool unit = a->x_step == DTI_L;
-    switch (OT * 8 + NV) {
-#if DTI_REGISTERS == 32
-    case 8 * 8 + 1: dti_wtile_run(8, 1, false, a); break;
-    case 8 * 8 + 2: dti_wtile_run(8, 2, false, a); break;
-    case 8 * 8 + 3: if (unit) dti_wtile_run(8, 3, true, a); else dti_wtile_run(8, 3, false, a); break;
-    case 4 * 8 + 3: if (unit) dti_wtile_run(4, 3, true, a); else dti_wtile_run(4, 3, false, a); break;
-    case 5 * 8 + 5: if (unit) dti_wtile_run(5, 5, true, a); else dti_wtile_run(5, 5, false, a); break;
-    case 4 * 8 + 5: if (unit) dti_wtile_run(4, 5, true, a); else dti_wtile_run(4, 5, false, a); break;
-    case 3 * 8 + 5: if (unit) dti_wtile_run(3, 5, true, a); else dti_wtile_run(3, 5, false, a); break;
-    case 4 * 8 + 7: dti_wtile_run(4, 7, false, a); break;
-    case 3 * 8 + 7: if (unit) dti_wtile_run(3, 7, true, a); else dti_wtile_run(3, 7, false, a); break;
-    case 2 * 8 + 7: if (unit) dti_wtile_run(2, 7, true, a); else dti_wtile_run(2, 7, false, a); break;
-    case 1 * 8 + 7: dti_wtile_run(1, 7, false, a); break;
-#else
-    case 3 * 8 + 3: if (unit) dti_wtile_run(3, 3, true, a); else dti_wtile_run(3, 3, false, a); break;
-    case 2 * 8 + 5: if (unit) dti_wtile_run(2, 5, true, a); else dti_wtile_run(2, 5, false, a); break;
-#endif
-    case 4 * 8 + 1: dti_wtile_run(4, 1, false, a); break;
-    case 4 * 8 + 2: dti_wtile_run(4, 2, false, a); break;
-    case 1 * 8 + 1: dti_wtile_run(1, 1, false, a); break;
-    case 1 * 8 + 2: dti_wtile_run(1, 2, false, a); break;
-    case 1 * 8 + 3: dti_wtile_run(1, 3, false, a); break;
-    case 1 * 8 + 5: dti_wtile_run(1, 5, false, a); break;
-    }
-}
-
 /* to[j][i] = from[i][j] for i < rows, j < columns, in blocks of 4x4, the last ones overlapping. */
-static void dti_turn(float *to, size_t to_row, const float *from, size_t from_row, size_t rows, size_t columns)
+static void dti_turn(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row,
+                     ptrdiff_t rows, ptrdiff_t columns)
 {
 #if defined(__GNUC__)
     typedef float v4 __attribute__((vector_size(16), may_alias));
@@ -2153,503 +1892,365 @@ static void dti_turn(float *to, size_t to_row, const float *from, size_t from_ro
     typedef int i4 __attribute__((vector_size(16)));
 #define DTI_PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, (i4){ i, j, k, l })
 #endif
-    for (size_t i = 0; i < rows && rows >= 4 && columns >= 4; i += 4) {
+    for (ptrdiff_t i = 0; i < rows && rows >= 4 && columns >= 4; i += 4) {
         if (i + 4 > rows) i = rows - 4;
-        for (size_t j = 0; j < columns; j += 4) {
+        for (ptrdiff_t j = 0; j < columns; j += 4) {
             if (j + 4 > columns) j = columns - 4;
             v4 a[4], b[4];
-            DTI_UNROLL for (size_t k = 0; k < 4; ++k) memcpy(&a[k], from + (i + k) * from_row + j, sizeof a[k]);
-            DTI_UNROLL for (size_t k = 0; k < 4; k += 2) {
+            DTI_UNROLL for (int k = 0; k < 4; ++k)
+                memcpy(&a[k], from + (i + k) * from_row + j, sizeof a[k]);
+            DTI_UNROLL for (int k = 0; k < 4; k += 2) {
                 b[k] = DTI_PICK(a[k], a[k + 1], 0, 4, 1, 5);
                 b[k + 1] = DTI_PICK(a[k], a[k + 1], 2, 6, 3, 7);
             }
-            DTI_UNROLL for (size_t k = 0; k < 2; ++k) {
+            DTI_UNROLL for (int k = 0; k < 2; ++k) {
                 a[2 * k] = DTI_PICK(b[k], b[k + 2], 0, 1, 4, 5);
                 a[2 * k + 1] = DTI_PICK(b[k], b[k + 2], 2, 3, 6, 7);
             }
-            DTI_UNROLL for (size_t k = 0; k < 4; ++k) memcpy(to + (j + k) * to_row + i, &a[k], sizeof a[k]);
+            DTI_UNROLL for (int k = 0; k < 4; ++k)
+                memcpy(to + (j + k) * to_row + i, &a[k], sizeof a[k]);
         }
     }
 #undef DTI_PICK
     if (rows >= 4 && columns >= 4) return;
 #endif
-    for (size_t i = 0; i < rows; ++i)
-        for (size_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+    for (ptrdiff_t i = 0; i < rows; ++i)
+        for (ptrdiff_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
 }
 
-/* to[l][c] = from[c][l] for 16 channels, or for fewer, and zeros: to [16][16]. */
-static void dti_turn_lanes(float *to, const float *from, size_t from_row, size_t channels)
-{
 #if DTI_W == 16
-    for (size_t q = 0; q < 16 && channels == 16; q += 4) {                  /* four columns of four rows are a quarter of a vector */
-        __m512 a[4];
-        DTI_UNROLL for (size_t k = 0; k < 4; ++k) {
-            const float *at = from + k * from_row + q;
-            a[k] = _mm512_castps128_ps512(_mm_load_ps(at));
-            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 4 * from_row), 1);
-            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 8 * from_row), 2);
-            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 12 * from_row), 3);
-        }
-        DTI_UNROLL for (size_t k = 0; k < 2; ++k) {
-            const __m512 ab = k ? _mm512_unpackhi_ps(a[0], a[1]) : _mm512_unpacklo_ps(a[0], a[1]);
-            const __m512 cd = k ? _mm512_unpackhi_ps(a[2], a[3]) : _mm512_unpacklo_ps(a[2], a[3]);
-            _mm512_store_ps(to + (q + 2 * k) * 16, _mm512_shuffle_ps(ab, cd, 0x44));
-            _mm512_store_ps(to + (q + 2 * k + 1) * 16, _mm512_shuffle_ps(ab, cd, 0xEE));
-        }
-    }
-    if (channels == 16) return;
-#endif
-    if (channels < 16) memset(to, 0, 16 * DTI_L * sizeof *to);
-    dti_turn(to, 16, from, from_row, channels, DTI_L);
-}
-
-/* The turned tile: OT output channels x CV vectors of 16 input channels, one tap. */
-typedef struct dti_ttile {
-    const float *x, *dy;                /* x turned: [CV][input positions][16 lanes][16 channels]; dy packed: [positions][OT][16 lanes] */
-    float *acc;                         /* [OT][CV][16] */
-    size_t acc_channel, acc_vector, x_vector, x_row, x_step, dy_row;
-    int rows, columns;                  /* output positions; of one tap: those that have it */
-    int in_first, in_stride, in_columns;/* of three taps: tap v of column j reads input column j*in_stride + in_first + v */
-    bool resume;
-    const float *next;                  /* of three taps: what later tiles will read, fetched meanwhile, four lines a position */
-    size_t next_step;                   /* 0: nothing, always the same line */
-} dti_ttile;
-
-DTI_INLINE void dti_ttile_run(const int OT, const int CV, const dti_ttile *a)
+/* 16 x 16 in registers: four times over, the lower rows are laid between the upper ones, as cards
+   are shuffled. */
+static void dti_turn_square(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row)
 {
-    const size_t x_vector = a->x_vector;
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[16][2];
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int c = 0; c < CV; ++c)
-                acc[o][c] = a->resume ? dti_load(a->acc + part + (size_t)o * a->acc_channel + (size_t)c * a->acc_vector) : dti_splat(0.0f);
-        for (int i = 0; i < a->rows; ++i)
-        for (int j = 0; j < a->columns; ++j) {
-            const float *x = a->x + part + (size_t)i * a->x_row + (size_t)j * a->x_step, *dy = a->dy + (size_t)i * a->dy_row + (size_t)(j * OT) * DTI_L;
-            for (const float *end = dy + DTI_L; dy < end; dy += 4, x += 4 * DTI_L)
-                DTI_UNROLL for (size_t l = 0; l < 4; ++l) {
-                    dti_v xs[2];
-                    DTI_UNROLL for (int c = 0; c < CV; ++c) xs[c] = dti_load(x + (size_t)c * x_vector + l * DTI_L);
-                    DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                        const dti_v ds = dti_splat(dy[(size_t)o * DTI_L + l]);
-                        DTI_UNROLL for (int c = 0; c < CV; ++c) acc[o][c] = dti_fma(ds, xs[c], acc[o][c]);
-                    }
-                }
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    dti_v a[16], b[16];
+    DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = dti_load(from + k * from_row);
+    DTI_UNROLL for (int round = 0; round < 4; ++round) {
+        DTI_UNROLL for (int k = 0; k < 8; ++k) {
+            b[2 * k] = _mm512_permutex2var_ps(a[k], low, a[k + 8]);
+            b[2 * k + 1] = _mm512_permutex2var_ps(a[k], high, a[k + 8]);
         }
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int c = 0; c < CV; ++c)                         /* in [S4.9] to dw itself, which is not aligned */
-                memcpy(a->acc + part + (size_t)o * a->acc_channel + (size_t)c * a->acc_vector, &acc[o][c], sizeof(dti_v));
+        DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = b[k];
     }
+    DTI_UNROLL for (int k = 0; k < 16; ++k) dti_store(to + k * to_row, a[k]);
 }
-
-/* The same for one vector of channels and three neighbouring taps; at the edges a position may lack some. */
-DTI_INLINE void dti_ttile_step(const int OT, const int from, const int to, dti_v acc[8][3], const float *x, const float *dy, const float *next)
-{
-    for (const float *end = dy + DTI_L; dy < end; dy += 4, x += 4 * DTI_L, next += DTI_L) {
-        DTI_FETCH(next);
-        DTI_UNROLL for (size_t l = 0; l < 4; ++l) {
-            dti_v xs[3];
-            DTI_UNROLL for (int v = from; v < to; ++v) xs[v] = dti_load(x + ((size_t)v * 16 + l) * DTI_L);
-            DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                const dti_v ds = dti_splat(dy[(size_t)o * DTI_L + l]);
-                DTI_UNROLL for (int v = from; v < to; ++v) acc[o][v] = dti_fma(ds, xs[v], acc[o][v]);
-            }
-        }
-    }
-}
-
-DTI_INLINE void dti_ttile_taps(const int OT, const dti_ttile *a)
-{
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[8][3];
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int v = 0; v < 3; ++v)
-                acc[o][v] = a->resume ? dti_load(a->acc + part + (size_t)o * a->acc_channel + (size_t)v * DTI_L) : dti_splat(0.0f);
-        for (int i = 0; i < a->rows; ++i) {
-            const float *x = a->x + part + (size_t)i * a->x_row, *dy = a->dy + (size_t)i * a->dy_row;
-            const float *next = a->next + (size_t)(i * a->columns) * a->next_step;
-            for (int j = 0, in = a->in_first; j < a->columns; ++j, in += a->in_stride, x += a->x_step, dy += (size_t)OT * DTI_L, next += a->next_step) {
-                const int left = a->in_columns - in;
-                if (in >= 0 && left >= 3) dti_ttile_step(OT, 0, 3, acc, x, dy, next);
-                else if (in == -1 && left >= 3) dti_ttile_step(OT, 1, 3, acc, x, dy, next);
-                else if (in >= 0 && left == 2) dti_ttile_step(OT, 0, 2, acc, x, dy, next);
-                else {
-                    if (in >= 0 && left >= 1) dti_ttile_step(OT, 0, 1, acc, x, dy, next);
-                    if (in >= -1 && left >= 2) dti_ttile_step(OT, 1, 2, acc, x, dy, next);
-                    if (in >= -2 && left >= 3) dti_ttile_step(OT, 2, 3, acc, x, dy, next);
-                }
-            }
-        }
-        DTI_UNROLL for (int o = 0; o < OT; ++o)
-            DTI_UNROLL for (int v = 0; v < 3; ++v) dti_store(a->acc + part + (size_t)o * a->acc_channel + (size_t)v * DTI_L, acc[o][v]);
-    }
-}
-
-static void dti_ttile_dispatch(int OT, int NV, int CV, const dti_ttile *a)
-{
-    switch (OT * 4 + (NV == 3 ? 3 : CV)) {
-#if DTI_REGISTERS == 32
-    case 16 * 4 + 1: dti_ttile_run(16, 1, a); break;
-    case 10 * 4 + 1: dti_ttile_run(10, 1, a); break;
-    case 10 * 4 + 2: dti_ttile_run(10, 2, a); break;
-    case 8 * 4 + 1: dti_ttile_run(8, 1, a); break;
-    case 8 * 4 + 2: dti_ttile_run(8, 2, a); break;
-    case 8 * 4 + 3: dti_ttile_taps(8, a); break;
-    case 5 * 4 + 3: dti_ttile_taps(5, a); break;
-#endif
-    case 4 * 4 + 1: dti_ttile_run(4, 1, a); break;
-    case 4 * 4 + 2: dti_ttile_run(4, 2, a); break;
-    case 4 * 4 + 3: dti_ttile_taps(4, a); break;
-    case 1 * 4 + 1: dti_ttile_run(1, 1, a); break;
-    case 1 * 4 + 2: dti_ttile_run(1, 2, a); break;
-    case 1 * 4 + 3: dti_ttile_taps(1, a); break;
-    }
-}
-
-static int dti_ttile_channels(int NV, int CV, int O)
-{
-#if DTI_REGISTERS == 32
-    static const int sizes[3][3] = { { 16, 10, 8 }, { 10, 8, 4 }, { 8, 5, 4 } };
 #else
-    static const int sizes[3][3] = { { 4 }, { 4 }, { 4 } };
-#endif
-    return O < 8 && O >= 4 ? 4 : dti_wblock(sizes[NV == 3 ? 2 : CV - 1], O);
-}
-
-/* sum[16] = the n positions of one channel, per lane in eight chains, position k in chain k mod 8, folded
-   k + (k+4), + (k+2), + (k+1); the lanes then by dti_fold. */
-static void dti_sum_positions(const float *dy, size_t n, float *sum)
+static void dti_turn_square(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row)
 {
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        const float *d = dy + part;
-        dti_v s[8];
-        DTI_UNROLL for (size_t k = 0; k < 8; ++k) s[k] = dti_splat(0.0f);
-        size_t left = n;
-        for (; left >= 8; left -= 8, d += 8 * DTI_L)
-            DTI_UNROLL for (size_t k = 0; k < 8; ++k) s[k] += dti_load(d + k * DTI_L);
-        DTI_UNROLL for (size_t k = 0; k < 8; ++k) if (k < left) s[k] += dti_load(d + k * DTI_L);
-        dti_store(sum + part, ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])));
+    dti_turn(to, to_row, from, from_row, 16, 16);
+}
+#endif
+
+/* Floats from lane to lane of n turned positions: an odd number of cache lines, because a power of
+   two would put all sixteen lanes into the same few places of L1. */
+static ptrdiff_t dti_lane_floats(ptrdiff_t n) { return (n | 1) * DTI_BLOCK; }
+
+/* from [channels][..][16], of it n positions -> to [block of 16 channels][16 lanes][n][16
+   channels]. */
+static void dti_turn_positions(float *to, const float *from, ptrdiff_t channel, int channels,
+                               ptrdiff_t n)
+{
+    const ptrdiff_t lane = dti_lane_floats(n);
+    for (; channels > 0; channels -= DTI_BLOCK) {
+        const bool full = channels >= DTI_BLOCK;
+        if (!full) memset(to, 0, (size_t)(DT_LANES * lane) * sizeof *to);
+        for (ptrdiff_t k = 0; k < n; ++k) {
+            float *turned = to + k * DTI_BLOCK;
+            if (full) dti_turn_square(turned, lane, from + k * DT_LANES, channel);
+            else dti_turn(turned, lane, from + k * DT_LANES, channel, channels, DT_LANES);
+        }
+        from += DTI_BLOCK * channel;
+        to += DT_LANES * lane;
     }
 }
 
-/* Undo a 2x2 pooling of `channels` maps for rows from .. to-1 of dy: each value goes back to where its maximum was. */
-static void dti_unpool(int channels, int P, int Q, int from, int to, const float *pooled, const uint8_t *argmax, float *dy, size_t dy_channel)
+/* db[o] = sum of channel o of dy, n positions: per lane in eight chains, position k in chain k mod
+   8, folded k + (k+4), + (k+2), + (k+1); the lanes then by dti_fold. */
+static void dti_bias_gradient(float *db, const float *dy, int channels, ptrdiff_t n)
 {
-    const int PP = P / 2, PQ = Q / 2;
+    for (int o = 0; o < channels; ++o, dy += n * DT_LANES) {
+        float lanes[DT_LANES];
+        for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
+            const float *d = dy + part;
+            ptrdiff_t left = n;
+            dti_v s[8];
+            DTI_UNROLL for (int k = 0; k < 8; ++k) s[k] = dti_splat(0.0f);
+            for (; left >= 8; left -= 8, d += 8 * DT_LANES)
+                DTI_UNROLL for (int k = 0; k < 8; ++k) s[k] += dti_load(d + k * DT_LANES);
+            DTI_UNROLL for (int k = 0; k < 8; ++k) if (k < left) s[k] += dti_load(d + k * DT_LANES);
+            s[0] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+            memcpy(lanes + part, &s[0], sizeof s[0]);
+        }
+        dti_fold(db + o, lanes, 1);
+    }
+}
+
+/* Undo a 2x2 pooling for the rows from .. to-1 of dy, `from` even: each value goes back to where
+   its maximum was, all else is zero. */
+static void dti_unpool(int channels, int P, int Q, int from, int to, const float *pooled,
+                       const uint8_t *argmax, float *dy, ptrdiff_t dy_channel)
+{
+    const ptrdiff_t row = (ptrdiff_t)DT_LANES * Q, pooled_row = (ptrdiff_t)DT_LANES * (Q / 2);
+    const size_t odd_column = (size_t)(row - 2 * pooled_row) * sizeof *dy;
     for (int o = 0; o < channels; ++o)
         for (int i = from; i < to; i += 2) {
-            float *up = dy + (size_t)o * dy_channel + (size_t)(i - from) * (size_t)Q * DTI_L, *down = up + (size_t)Q * DTI_L;
-            if (i / 2 >= PP) {                                              /* the odd last row belongs to no window */
-                memset(up, 0, (size_t)Q * DTI_L * sizeof *up);
-                continue;
+            float *up = dy + o * dy_channel + (i - from) * row, *down = up + row;
+            const ptrdiff_t at = ((ptrdiff_t)o * (P / 2) + i / 2) * pooled_row;
+            if (i + 1 == P) {                           /* an odd last row belongs to no window */
+                memset(up, 0, (size_t)row * sizeof *up);
+                break;
             }
-            const size_t at = ((size_t)o * (size_t)PP + (size_t)(i / 2)) * (size_t)PQ * DTI_L;
-            for (size_t k = 0; k < (size_t)PQ * DTI_L; k += DTI_W) {
+            for (ptrdiff_t k = 0; k < pooled_row; k += DTI_W) {
                 const dti_v d = dti_load(pooled + at + k);
                 const dti_places place = dti_load_places(argmax + at + k);
-                const size_t to_k = k / DTI_L * 2 * DTI_L + k % DTI_L;
-                dti_store(up + to_k, dti_if_place(place, 0, d));
-                dti_store(up + to_k + DTI_L, dti_if_place(place, 1, d));
-                dti_store(down + to_k, dti_if_place(place, 2, d));
-                dti_store(down + to_k + DTI_L, dti_if_place(place, 3, d));
+                const ptrdiff_t left = k / DT_LANES * 2 * DT_LANES + k % DT_LANES;
+                const ptrdiff_t right = left + DT_LANES;
+                dti_store(up + left, dti_if_place(place, 0, d));
+                dti_store(up + right, dti_if_place(place, 1, d));
+                dti_store(down + left, dti_if_place(place, 2, d));
+                dti_store(down + right, dti_if_place(place, 3, d));
             }
-            if (Q % 2) {
-                memset(up + (size_t)(Q - 1) * DTI_L, 0, DTI_L * sizeof *up);
-                memset(down + (size_t)(Q - 1) * DTI_L, 0, DTI_L * sizeof *up);
-            }
+            memset(up + 2 * pooled_row, 0, odd_column);
+            memset(down + 2 * pooled_row, 0, odd_column);
         }
 }
 
-/* The plan of a backward-weights pass, also the layout of its scratch. */
+/* How much of an axis all outputs read, with the zeros around it. */
+static int dti_span(const dti_axis *a) { return (a->outs - 1) * a->S + a->K; }
+
+/* x with these zeros. */
+static void dti_pad(const dti_conv *g, const dti_axis *rows, const dti_axis *columns,
+                    const float *x, float *to)
+{
+    const int H = dti_span(rows), W = dti_span(columns), down = dti_least(g->H, H - rows->pad);
+    const size_t across = DTI_L * (size_t)dti_least(g->W, W - columns->pad);
+    memset(to, 0, (size_t)(g->C * H) * (size_t)W * DTI_L * sizeof *to);
+    for (int c = 0; c < g->C; ++c)
+        for (int i = 0; i < down; ++i)
+            memcpy(to + ((ptrdiff_t)(c * H + i + rows->pad) * W + columns->pad) * DT_LANES,
+                   x + (ptrdiff_t)(c * g->H + i) * g->W * DT_LANES, across * sizeof *to);
+}
+
+/* How a layer's weights are done, and where the parts of its scratch begin. */
 typedef struct dti_wplan {
+    bool turned;
     dti_axis rows, columns;
-    bool turned, pointwise;             /* pointwise: 1x1 kernel; what its stride leaves out is not turned either */
-    int OT, NV, CV;                     /* tile: output channels, taps of a kernel row; turned: vectors of input channels */
-    int band, chunk;                    /* output rows in L1, input channels turned at once */
-    int turned_in, turned_columns, turned_stride;                           /* the turned map: positions, columns, stride */
-    size_t acc_floats, band_floats, packed_floats, turned_floats;
+    int items;                      /* vectors of input channels; lanewise, channels */
+    int outs;                       /* output channels at a time: all; lanewise few, for L1 */
+    int band;                       /* output rows at a time, an even number for pooling */
+    size_t sums, dy, x, end;
 } dti_wplan;
 
-static void dti_wplan_lanes(const dti_conv *c, dti_wplan *p)
+static dti_wplan dti_wplan_of(const dti_conv *g)
 {
-    p->NV = dti_wtile_taps(p->columns.taps);
-    p->OT = dti_wtile_channels(p->NV, c->S, c->O);
-    p->chunk = c->C;
-    p->band = 32 * 1024 / (64 * p->OT * c->Q) & ~1;
-    p->acc_floats = (size_t)(p->chunk * p->OT * p->rows.taps * p->columns.taps) * DTI_L;
-}
-
-static void dti_wplan_turned(const dti_conv *c, dti_wplan *p)
-{
-    p->CV = c->C > 16 ? 2 : 1;
-    p->NV = p->CV == 1 && p->columns.taps % 3 == 0 ? 3 : 1;
-    p->OT = dti_ttile_channels(p->NV, p->CV, c->O);
-    p->turned_in = p->pointwise ? c->P * c->Q : c->H * c->W;
-    p->turned_columns = p->pointwise ? c->Q : c->W;
-    p->turned_stride = p->pointwise ? 1 : c->S;
-    p->band = 32 / (p->CV * p->turned_stride * p->turned_columns) & ~1;     /* 32 KiB of turned x; pooled rows come in pairs */
-    int vectors = (1024 / p->turned_in) & ~1;                               /* a vector of channels is 1 KiB a position; 1 MiB in L2 */
-    if (vectors > (c->C + 15) / 16) vectors = (c->C + 15) / 16;
-    if (vectors < p->CV) vectors = p->CV;
-    p->chunk = 16 * vectors;
-    p->acc_floats = (size_t)(p->OT * vectors * p->rows.taps * p->columns.taps) * DTI_L;
-    p->turned_floats = (size_t)(vectors * p->turned_in) * 16 * DTI_L;
-}
-
-static dti_wplan dti_wplan_of(const dti_conv *c)
-{
-    dti_wplan p = { .rows = dti_axis_of(c->H, c->P, c->K, c->S, c->pad), .columns = dti_axis_of(c->W, c->Q, c->K, c->S, c->pad) };
-    p.pointwise = p.rows.taps == 1 && p.columns.taps == 1 && p.rows.pad == 0 && p.columns.pad == 0;
-    p.turned = 4 * c->C >= 3 * ((c->C + 15) & ~15) || (p.pointwise && c->C >= 8);    /* vectors at least 3/4 full */
-    if (p.turned) dti_wplan_turned(c, &p);
-    else dti_wplan_lanes(c, &p);
-    if (p.band < 2) p.band = 2;
-    if (p.band > c->P) p.band = c->P + c->P % 2;
-    p.band_floats = (size_t)p.OT * (size_t)p.band * (size_t)c->Q * DTI_L;
-    if (p.turned) p.packed_floats = p.band_floats;
+    dti_wplan p = { .turned = g->C >= 12 };
+    p.rows = dti_rows_of(g, false);
+    p.columns = dti_columns_of(g, false);
+    const int line = DT_LANES * (int)sizeof(float), blocks = (g->O + DTI_BLOCK - 1) / DTI_BLOCK;
+    p.items = p.turned ? (g->C + DT_LANES - 1) / DT_LANES : g->C;
+    p.outs = p.turned ? g->O : dti_least(g->O, 4);
+    p.band = p.turned ? dti_machine.l2_bytes / line / DT_LANES / (p.items * g->S * g->W)
+                      : dti_machine.l1_bytes / line / (p.outs * g->Q);
+    p.band = dti_least(p.band < 2 ? 2 : p.band & ~1, g->P + g->P % 2);
+    const int x_rows = dti_least(g->H, (p.band - 1) * g->S + p.rows.K);
+    const size_t x = (size_t)(x_rows * g->W) | 1;       /* positions, as dti_lane_floats has them */
+    const size_t dy = (size_t)(p.band * g->Q) | 1, taps = (size_t)(p.rows.K * p.columns.K);
+    p.sums = dti_whole_lines(dy * sizeof(dti_step) / sizeof(float));        /* behind the steps */
+    p.dy = p.sums + (size_t)(p.outs * p.items) * taps * DTI_L;
+    p.x = p.dy + dy * DTI_L * (size_t)(p.turned ? blocks * DT_LANES : p.outs);
+    p.end = p.x + (p.turned ? x * DTI_L * (size_t)p.items * DTI_L : 0);
     return p;
 }
 
-DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c)
-{
-    const dti_wplan p = dti_wplan_of(c);
-    const size_t columns = (size_t)(c->W > c->Q ? c->W : c->Q), runs = (columns * sizeof(dti_run) / sizeof(float) + 15) & ~(size_t)15;
-    const size_t map = (size_t)c->O * (size_t)c->P * (size_t)c->Q * DTI_L;
-    return runs + map + p.acc_floats + p.band_floats + p.packed_floats + p.turned_floats + (size_t)p.OT * DTI_L;
-}
+/* What a band reads, and the sums that it is added to. */
+typedef struct dti_band {
+    int from, to, outs;             /* output rows from .. to-1 */
+    const float *x, *dy;            /* input row x_from and output row `from` are the first */
+    int x_from;
+    ptrdiff_t x_item, dy_block;     /* floats from item to item; between blocks of 16 outs */
+    float *sums;                    /* [outs][items][taps][16] */
+    dti_step *steps;
+} dti_band;
 
-/* Shrink low .. high-1 to those i that read inside of the axis: 0 <= i*S + from < in. */
-static void dti_clip(int from, int S, int in, int *low, int *high)
+/* The loops: runs of columns with the same taps, one list of positions; kernel rows; as many taps
+   of these, and items, as a tile has columns; all output channels. x and dy of a band lie in L1 or
+   L2 meanwhile. */
+static void dti_weights_band(const dti_conv *g, const dti_wplan *p, const dti_band *b, dti_tile *a)
 {
-    const int first = from >= 0 ? 0 : (-from + S - 1) / S, end = in - from > 0 ? (in - from + S - 1) / S : 0;
-    if (*low < first) *low = first;
-    if (*high > end) *high = end;
-    if (*high < *low) *high = *low;
-}
-
-/* One tile: input channel c, kernel row u, tap group starting at v, output rows i0 .. i1-1, added to acc. */
-static void dti_wtile_add(const dti_conv *g, const dti_wplan *p, const float *x, const float *dy, size_t dy_channel,
-                          int c, int u, int v, int i0, int i1, bool resume, float *acc)
-{
-    const int S = g->S, from = u - p->rows.pad, first = v - p->columns.pad, taps = p->rows.taps * p->columns.taps;
-    int low = i0, high = i1;
-    dti_clip(from, S, g->H, &low, &high);
-    dti_wtile a = { .acc = acc, .acc_channel = (size_t)taps * DTI_L, .x_row = (size_t)S * (size_t)g->W * DTI_L, .x_step = (size_t)S * DTI_L,
-                    .dy_channel = dy_channel, .dy_row = (size_t)g->Q * DTI_L, .rows = high - low, .columns = g->Q,
-                    .in_first = first, .in_stride = S, .in_columns = g->W, .resume = resume };
-    a.full_from = first >= 0 ? 0 : (-first + S - 1) / S;
-    a.full_to = g->W - first - p->NV >= 0 ? (g->W - first - p->NV) / S + 1 : 0;
-    if (a.full_to > g->Q) a.full_to = g->Q;
-    if (a.full_to <= a.full_from) a.full_from = a.full_to = g->Q;           /* none: all are edges */
-    if (a.rows) {
-        const ptrdiff_t at = ((ptrdiff_t)c * g->H + low * S + from) * g->W + first;
-        a.x = x + at * (ptrdiff_t)DTI_L;
-        a.dy = dy + (size_t)(low - i0) * a.dy_row;
-    }
-    dti_wtile_dispatch(p->OT, p->NV, &a);
-}
-
-/* Fold the finished sums [OT][taps][16] of input channel c, which are neighbours in dw unless taps were dropped. */
-static void dti_wtile_finish(const dti_conv *g, const dti_wplan *p, int o0, int c, const float *acc, float *dw)
-{
-    const size_t K = (size_t)g->K, across = (size_t)p->columns.taps, down = (size_t)p->rows.taps;
-    for (size_t o = 0; o < (size_t)p->OT; ++o, acc += down * across * DTI_L) {
-        float *to = dw + (((size_t)o0 + o) * (size_t)g->C + (size_t)c) * K * K;
-        if (down * across == K * K) {
-            dti_fold(to, acc, g->K * g->K);
-            continue;
-        }
-        memset(to, 0, K * K * sizeof *to);
-        for (size_t u = 0; u < down; ++u)
-            dti_fold(to + (u + (size_t)p->rows.first) * K + (size_t)p->columns.first, acc + u * across * DTI_L, p->columns.taps);
-    }
-}
-
-/* x, input channels c .. c+n-1, turned: [vectors][positions][16 lanes][16 channels], the last vector filled up with zeros. */
-static void dti_turn_channels(const dti_conv *g, const dti_wplan *p, const float *x, int c, int n, float *turned)
-{
-    const size_t channel = (size_t)g->H * (size_t)g->W * DTI_L, columns = (size_t)p->turned_columns;
-    const size_t step = p->pointwise ? (size_t)g->S : 1;
-    for (int k = 0; k < n; k += 16, turned += (size_t)p->turned_in * 16 * DTI_L) {
-        const size_t channels = (size_t)(n - k < 16 ? n - k : 16);
-        for (size_t at = 0; at < (size_t)p->turned_in; ++at)
-            dti_turn_lanes(turned + at * 16 * DTI_L, x + (size_t)(c + k) * channel + (at / columns * step * (size_t)g->W + at % columns * step) * DTI_L,
-                     channel, channels);
-    }
-}
-
-/* packed[k][o] = rows[o][k] for n positions: one pointer then reaches all channels of a tile. */
-static void dti_pack_positions(float *packed, const float *rows, size_t channel, size_t channels, size_t n)
-{
-    for (size_t k = 0; k < n; ++k, rows += DTI_L)
-        for (size_t o = 0; o < channels; ++o, packed += DTI_L) memcpy(packed, rows + o * channel, DTI_L * sizeof *packed);
-}
-
-/* dy as a layer was given it, and where its rows are unpooled, if they are. */
-typedef struct dti_wsource {
-    const float *dy;                    /* [O][P][Q][16], or pooled: [O][P/2][Q/2][16] */
-    const uint8_t *argmax;              /* of a pooled dy, else NULL */
-    const float *map;                   /* the pooled dy, unpooled already, or NULL */
-    float *band;                        /* else it is unpooled here */
-    const float *next, *next_end;       /* the next block's dy, as far as it is not fetched yet */
-} dti_wsource;
-
-/* One turned tile: taps u, v .. v+NV-1 of the turned channels, output rows i0 .. i1-1, added to acc. A tile of three taps
-   fetches a share of the next block's dy: dy comes from L3 in one stream, and waiting for it took a seventh of the time. */
-static void dti_ttile_add(const dti_conv *g, const dti_wplan *p, const float *turned, int vectors, const float *dy,
-                          int u, int v, int i0, int i1, bool resume, float *acc, dti_wsource *source)
-{
-    const int S = p->turned_stride, from = p->pointwise ? 0 : u - p->rows.pad, first = p->pointwise ? 0 : v - p->columns.pad;
-    const size_t taps = (size_t)(p->rows.taps * p->columns.taps), columns = (size_t)p->turned_columns, position = 16 * DTI_L;
-    int low = i0, high = i1, left = 0, right = g->Q;
-    if (!p->pointwise) {
-        dti_clip(from, S, g->H, &low, &high);
-        if (p->NV == 1) dti_clip(first, S, g->W, &left, &right);
-    }
-    dti_ttile a = { .acc = acc, .acc_vector = taps * DTI_L, .acc_channel = (size_t)(p->chunk / 16) * taps * DTI_L, .x_vector = (size_t)p->turned_in * position,
-                    .x_row = (size_t)S * columns * position, .x_step = (size_t)S * position, .dy_row = (size_t)(g->Q * p->OT) * DTI_L,
-                    .rows = high - low, .columns = right - left, .in_first = first, .in_stride = S, .in_columns = g->W, .resume = resume };
-    if (a.rows && a.columns) {
-        a.x = turned + ((ptrdiff_t)(low * S + from) * p->turned_columns + left * S + first) * (ptrdiff_t)position;
-        a.dy = dy + (size_t)(low - i0) * a.dy_row + (size_t)(left * p->OT) * DTI_L;
-    }
-    const size_t share = (size_t)(a.rows * a.columns) * 4 * DTI_L;
-    a.next = dy;
-    if (p->NV == 3 && source->next && share <= (size_t)(source->next_end - source->next)) {
-        a.next = source->next;
-        a.next_step = 4 * DTI_L;
-        source->next += share;
-    }
-    dti_ttile_dispatch(p->OT, p->NV, vectors, &a);
-}
-
-/* Turn the finished sums [OT][vectors][taps][16 channels] back into dw. */
-static void dti_ttile_finish(const dti_conv *g, const dti_wplan *p, int o0, int c, int n, const float *acc, float *dw)
-{
-    const size_t KK = (size_t)g->K * (size_t)g->K, across = (size_t)p->columns.taps, down = (size_t)p->rows.taps, taps = down * across;
-    for (size_t o = 0; o < (size_t)p->OT; ++o) {
-        float *to = dw + (((size_t)o0 + o) * (size_t)g->C + (size_t)c) * KK;
-        if (taps < KK) memset(to, 0, (size_t)n * KK * sizeof *to);
-        for (int k = 0; k < n; k += 16, to += 16 * KK) {
-            const float *from = acc + (o * (size_t)p->chunk + (size_t)k) / 16 * taps * DTI_L;
-            const size_t channels = (size_t)(n - k < 16 ? n - k : 16);
-            if (KK == 1) memcpy(to, from, channels * sizeof *to);
-            else if (taps == KK) dti_turn(to, KK, from, DTI_L, taps, channels);
-            else
-                for (size_t u = 0; u < down; ++u)
-                    dti_turn(to + (u + (size_t)p->rows.first) * (size_t)g->K + (size_t)p->columns.first, KK, from + u * across * DTI_L, DTI_L, across, channels);
-        }
-    }
-}
-
-/* Rows i0 .. i1-1 of output channels o0 .. o0+OT-1 of dy, *channel floats apart. */
-static const float *dti_wsource_rows(const dti_conv *g, const dti_wplan *p, const dti_wsource *from, int o0, int i0, int i1, size_t *channel)
-{
-    const size_t row = (size_t)g->Q * DTI_L, map = (size_t)g->P * row, pooled = (size_t)(g->P / 2) * (size_t)(g->Q / 2) * DTI_L;
-    *channel = map;
-    if (!from->argmax) return from->dy + (size_t)o0 * map + (size_t)i0 * row;
-    if (from->map) return from->map + (size_t)o0 * map + (size_t)i0 * row;
-    *channel = (size_t)p->band * row;
-    for (size_t o = 0; o < (size_t)p->OT; ++o)
-        dti_unpool(1, g->P, g->Q, i0, i1, from->dy + ((size_t)o0 + o) * pooled, from->argmax + ((size_t)o0 + o) * pooled, from->band + o * *channel, *channel);
-    return from->band;
-}
-
-/* dw, db from dy, or from a pooled dy and its argmax. With `map`, dy lies unpooled there already. A driver of both ways: chunks of
-   input channels, blocks of output channels, bands of rows. */
-static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy, const uint8_t *argmax, const float *map,
-                             float *dw, float *db, float *scratch)
-{
-    dti_wplan p = dti_wplan_of(g);
-    const int widest = p.OT;
-    float *acc = scratch, *band = acc + p.acc_floats, *packed = band + p.band_floats, *turned = packed + p.packed_floats;
-    float *sum = turned + p.turned_floats;
-    dti_wsource source = { .dy = dy, .argmax = argmax, .map = map, .band = band };
-    const size_t taps = (size_t)p.rows.taps * (size_t)p.columns.taps;
-    const size_t given = argmax ? (size_t)(g->P / 2) * (size_t)(g->Q / 2) : (size_t)g->P * (size_t)g->Q;     /* positions of dy */
-    for (int c0 = 0; c0 < g->C; c0 += p.chunk) {
-        const int c1 = c0 + p.chunk < g->C ? c0 + p.chunk : g->C;
-        if (p.turned) dti_turn_channels(g, &p, x, c0, c1 - c0, turned);
-        for (int block = 0; block < g->O; block += p.OT) {
-            if (!p.turned) p.OT = dti_wtile_next(widest, p.NV, g->O - block);
-            const int o0 = block + p.OT <= g->O ? block : g->O - p.OT;
-            if (db && c0 == 0) {                                            /* first, for it brings dy into L2 */
-                for (size_t o = 0; o < (size_t)p.OT; ++o) dti_sum_positions(dy + ((size_t)o0 + o) * given * DTI_L, given, sum + o * DTI_L);
-                dti_fold(db + o0, sum, p.OT);
-            }
-            if (!argmax) {
-                source.next_end = dy + (size_t)(o0 + 2 * p.OT < g->O ? o0 + 2 * p.OT : g->O) * given * DTI_L;
-                source.next = dy + (size_t)(o0 + p.OT) * given * DTI_L;
-            }
-            for (int i0 = 0; i0 < g->P; i0 += p.band) {
-                const int i1 = i0 + p.band < g->P ? i0 + p.band : g->P;
-                size_t channel;
-                const float *rows = dti_wsource_rows(g, &p, &source, o0, i0, i1, &channel);
-                if (p.turned) {
-                    dti_pack_positions(packed, rows, channel, (size_t)p.OT, (size_t)(i1 - i0) * (size_t)g->Q);
-                    for (int k = 0, vectors = (c1 - c0 + 15) / 16; k < vectors; k += p.CV)
-                        for (int u = 0; u < p.rows.taps; ++u)
-                        for (int v = 0; v < p.columns.taps; v += p.NV)
-                            dti_ttile_add(g, &p, turned + (size_t)(k * p.turned_in) * 16 * DTI_L, vectors - k < p.CV ? 1 : p.CV, packed,
-                                          u, v, i0, i1, i0 > 0, acc + ((size_t)k * taps + (size_t)(u * p.columns.taps + v)) * DTI_L, &source);
-                    continue;
+    const ptrdiff_t x_row = (ptrdiff_t)DT_LANES * g->W, dy_row = (ptrdiff_t)DT_LANES * g->Q;
+    const int taps = p->rows.K * p->columns.K;
+    a->steps = b->steps;
+    a->resume = true;
+    a->y_row = (ptrdiff_t)p->items * taps * DT_LANES;
+    for (dti_run q = { 0 }; dti_next_run(&p->columns, &q); ) {
+        for (int i = 0, n = 0; i < (p->turned ? b->to - b->from : 1); ++i)
+            for (int j = 0; j < q.n; ++j)
+                b->steps[n++] = (dti_step){ g->S * (i * x_row + j * DT_LANES),
+                                            i * dy_row + j * DT_LANES };
+        for (int u = 0; u < p->rows.K; ++u) {
+            const int tap = u - p->rows.pad;
+            int low = b->from, high = b->to;            /* rows whose tap u is inside of the map */
+            while (low < high && low * g->S + tap < 0) ++low;
+            while (low < high && (high - 1) * g->S + tap >= g->H) --high;
+            if (low == high) continue;
+            a->n_steps = p->turned ? (high - low) * q.n : q.n;  /* lanewise, rows are rounds */
+            if (!p->turned) a->rounds = high - low;
+            const float *x = b->x + (low * g->S + tap - b->x_from) * x_row + q.in * DT_LANES;
+            const float *dy = b->dy + (low - b->from) * dy_row + q.out * DT_LANES;
+            for (int n = q.taps * p->items, item = 0, v = 0; n > 0; n -= a->columns) {
+                a->columns = dti_tile_take(a->kind, b->outs, n);
+                for (int c = 0; c < a->columns; ++c) {
+                    a->x[c] = x + item * b->x_item + v * DT_LANES;
+                    a->y[c] = b->sums + (item * taps + u * p->columns.K + q.tap + v) * DT_LANES;
+                    if (++v == q.taps) v = 0, ++item;
                 }
-                for (int c = 0; c < g->C; ++c) {
-                    float *sums = acc + (size_t)c * (size_t)p.OT * taps * DTI_L;
-                    for (int phase = 0; phase < g->S; ++phase)              /* kernel rows u, u+S, .. read the same rows of x */
-                    for (int u = phase; u < p.rows.taps; u += g->S)
-                    for (int v = 0; v < p.columns.taps; v += p.NV)
-                        dti_wtile_add(g, &p, x, rows, channel, c, u, v, i0, i1, i0 > 0, sums + (size_t)(u * p.columns.taps + v) * DTI_L);
-                    if (i1 == g->P) dti_wtile_finish(g, &p, o0, c, sums, dw);
-                }
+                dti_tile_rows(a, b->outs, dy, b->dy_block, NULL);
             }
-            if (p.turned) dti_ttile_finish(g, &p, o0, c0, c1 - c0, acc, dw);
         }
     }
 }
 
-/* dw[o,c,u,v] = sum_{i,j,l} x[c,i*S+u-p,j*S+v-p,l] * dy[o,i,j,l]      db[o] = sum_{i,j,l} dy[o,i,j,l]
-   Sums of one lane group, each in the order stated above; dw (O,C,K,K) and db (O) or NULL are overwritten. 2*O*P*Q*C*K*K*16 flop. */
-DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy, float *dw, float *db, float *scratch)
+/* Finished sums, folded or turned back, to dw of o0 .. o0+outs-1; taps that were dropped have no
+   gradient. */
+static void dti_weights_finish(const dti_conv *g, const dti_wplan *p, int o0, int outs,
+                               const float *sums, float *dw)
 {
-    dti_conv_weights(c, x, dy, NULL, NULL, dw, db, scratch);
+    const int KK = g->K * g->K;
+    const bool all = p->rows.K * p->columns.K == KK;
+    const int across = all ? KK : p->columns.K, down = all ? 1 : p->rows.K;
+    for (int o = o0; o < o0 + outs; ++o) {
+        float *to = dw + (ptrdiff_t)o * g->C * KK;
+        if (!all) memset(to, 0, (size_t)(g->C * KK) * sizeof *to);
+        to += p->rows.first * g->K + p->columns.first;
+        for (int c = 0; c < g->C; c += p->turned ? DT_LANES : 1)
+            for (int u = 0; u < down; ++u, sums += across * DT_LANES) {
+                float *row = to + (ptrdiff_t)c * KK + u * g->K;
+                const int channels = dti_least(g->C - c, DT_LANES);
+                if (p->turned) dti_turn(row, KK, sums, DT_LANES, across, channels);
+                else dti_fold(row, sums, across);
+            }
+    }
+}
+
+/* dw from dy, or, lanewise, from a pooled dy and its argmax. */
+static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
+                             const uint8_t *argmax, float *dw, float *scratch)
+{
+    const dti_wplan p = dti_wplan_of(g);
+    if (!p.turned && g->S == 1 && g->pad > 0 && p.rows.K == g->K && p.columns.K == g->K) {
+        dti_conv wide = *g;                             /* zeros cost less than each band's edges */
+        wide.H += 2 * g->pad;
+        wide.W += 2 * g->pad;
+        wide.pad = 0;
+        dti_pad(g, &p.rows, &p.columns, x, scratch);
+        x = scratch;
+        scratch += (ptrdiff_t)g->C * wide.H * wide.W * DT_LANES;
+        dti_conv_weights(&wide, x, dy, argmax, dw, scratch);
+        return;
+    }
+    const ptrdiff_t x_row = (ptrdiff_t)DT_LANES * g->W, row = (ptrdiff_t)DT_LANES * g->Q;
+    const ptrdiff_t map = g->P * row, band = p.band * row;
+    const ptrdiff_t pooled = (ptrdiff_t)(g->P / 2) * (g->Q / 2) * DT_LANES;
+    float *sums = scratch + p.sums, *dys = scratch + p.dy, *xs = scratch + p.x;
+    dti_band b = { .x = x, .x_item = g->H * x_row, .sums = sums };
+    b.steps = (dti_step *)(void *)scratch;
+    for (int o = 0; o < g->O; o += p.outs) {
+        b.outs = dti_least(p.outs, g->O - o);
+        memset(sums, 0, (size_t)(b.outs * p.items * p.rows.K * p.columns.K) * DTI_L * sizeof *sums);
+        for (b.from = 0; b.from < g->P; b.from = b.to) {
+            b.to = dti_least(b.from + p.band, g->P);
+            dti_tile a = { .kind = DTI_LANEWISE, .x_round = g->S * x_row };
+            a.w_round = row;
+            a.w_row = map;
+            b.dy = dy + o * map + b.from * row;
+            if (argmax) {
+                dti_unpool(b.outs, g->P, g->Q, b.from, b.to, dy + o * pooled, argmax + o * pooled,
+                           dys, band);
+                a.w_row = band;
+                b.dy = dys;
+            }
+            if (p.turned) {
+                const int top = b.from * g->S - p.rows.pad, y_rows = b.to - b.from;
+                const int bottom = dti_least(g->H, top + (y_rows - 1) * g->S + p.rows.K);
+                b.x_from = top > 0 ? top : 0;
+                const int x_rows = bottom - b.x_from;
+                if (x_rows < 1) continue;
+                dti_turn_positions(xs, x + b.x_from * x_row, g->H * x_row, g->C, x_rows * g->W);
+                dti_turn_positions(dys, b.dy, map, g->O, y_rows * g->Q);
+                a = (dti_tile){ .kind = DTI_PLAIN, .rounds = DT_LANES };
+                a.x_round = dti_lane_floats(x_rows * g->W);
+                a.w_round = dti_lane_floats(y_rows * g->Q);
+                b.x = xs;
+                b.dy = dys;
+                b.x_item = DT_LANES * a.x_round;
+                b.dy_block = DT_LANES * a.w_round;
+            }
+            dti_weights_band(g, &p, &b, &a);
+        }
+        dti_weights_finish(g, &p, o, b.outs, sums, dw);
+    }
+}
+
+/* dw[o,c,u,v] = sum_{i,j,l} x[c,i*S+u-p,j*S+v-p,l] * dy[o,i,j,l],  db[o] = sum_{i,j,l} dy[o,i,j,l]:
+   sums of one lane group, in the order stated above; dw (O,C,K,K), db (O) or NULL, overwritten.
+   2*O*P*Q*C*K*K*16 flop. */
+DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy,
+                                         float *dw, float *db, float *scratch)
+{
+    if (db) dti_bias_gradient(db, dy, c->O, (ptrdiff_t)c->P * c->Q);
+    dti_conv_weights(c, x, dy, NULL, dw, scratch);
 }
 #endif
 
 /* ==== [S4.7] Max-pooling ===================================================
-   y = the maximum of each K x K window, argmax its place u*K + v, per lane; of equal values the first in row-major order. */
+   y = the maximum of each K x K window, argmax its place u*K + v, per lane; of equal values the
+   first in row-major order. */
 #ifdef DTI_IMPLEMENT
-/* y[c,i,j] = max_{u,v < K} x[c,i*S+u,j*S+v]       x [C][H][W][16] -> y, argmax [C][P][Q][16], overwritten, no alias. K <= 15. */
-DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const float *x, float *y, uint8_t *argmax)
+/* One row of windows of one channel: W columns of x, of which each window begins S after the last.
+   */
+DTI_INLINE void dti_pool_row(int W, int K, int S, const float *x, float *y, uint8_t *argmax)
 {
-    const int P = (H - K) / S + 1, Q = (W - K) / S + 1;
-    for (int c = 0; c < C; ++c)
-    for (int i = 0; i < P; ++i)
-    for (int j = 0; j < Q; ++j, y += DTI_L, argmax += DTI_L) {
-        const float *corner = x + (((size_t)c * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S)) * DTI_L;
-        for (size_t part = 0; part < 16; part += DTI_W) {
-            dti_v best = dti_load(corner + part), place = dti_splat(0.0f);
+    for (int j = 0; j + K <= W; j += S, y += DT_LANES, argmax += DT_LANES)
+        for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
+            dti_v best = dti_load(x + j * DT_LANES + part), place = dti_splat(0.0f);
             for (int u = 0; u < K; ++u)
             for (int v = 0; v < K; ++v) {
-                const dti_v a = dti_load(corner + part + ((size_t)u * (size_t)W + (size_t)v) * DTI_L);
+                const dti_v a = dti_load(x + ((ptrdiff_t)u * W + j + v) * DT_LANES + part);
                 place = dti_if_greater(a, best, dti_splat((float)(u * K + v)), place);
                 best = dti_vmax(best, a);
             }
             dti_store(y + part, best);
             dti_store_places(argmax + part, place);
         }
+}
+
+/* y[c,i,j] = max_{u,v < K} x[c,i*S+u,j*S+v]       x [C][H][W][16] -> y, argmax [C][P][Q][16],
+   overwritten, no alias. K <= 15. */
+DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const float *x, float *y,
+                                   uint8_t *argmax)
+{
+    const ptrdiff_t P = (H - K) / S + 1, row = ((W - K) / S + 1) * DT_LANES;
+    for (int c = 0; c < C; ++c)
+    for (int i = 0; i < P; ++i, y += row, argmax += row) {
+        const float *from = x + ((ptrdiff_t)c * H + i * S) * W * DT_LANES;
+        if (K == 2 && S == 2) dti_pool_row(W, 2, 2, from, y, argmax);  /* constants: unrolled */
+        else dti_pool_row(W, K, S, from, y, argmax);
     }
 }
 
-/* dx[c, place of each window's maximum] = the sum of dy of the windows that chose it; dx overwritten, no alias. */
-DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy, const uint8_t *argmax, float *dx)
+/* dx[c, place of each window's maximum] = the sum of dy of the windows that chose it; dx
+   overwritten, no alias. */
+DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy,
+                                    const uint8_t *argmax, float *dx)
 {
     const int P = (H - K) / S + 1, Q = (W - K) / S + 1;
     memset(dx, 0, (size_t)C * (size_t)H * (size_t)W * DTI_L * sizeof *dx);
     for (int c = 0; c < C; ++c)
     for (int i = 0; i < P; ++i)
     for (int j = 0; j < Q; ++j, dy += DTI_L, argmax += DTI_L) {
-        float *corner = dx + (((size_t)c * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S)) * DTI_L;
+        float *corner = dx + (((ptrdiff_t)c * H + i * S) * W + j * S) * DT_LANES;
         for (size_t part = 0; part < 16; part += DTI_W) {
             const dti_v d = dti_load(dy + part);
             const dti_places place = dti_load_places(argmax + part);
@@ -2664,144 +2265,78 @@ DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const flo
 #endif
 
 /* ==== [S4.8] Convolution and 2x2 max-pooling together =======================
-   The map between a convolution and its pooling is four times as large as either end of it and is read once. Forward: a register
-   tile of OT output channels x 2 rows x 2 columns is one pooled position; the maximum is taken while the sums are in
-   registers. Backward: dy is unpooled band by band into L1, where backward-weights reads it. */
+   The map between a convolution and its pooling is four times as large as either end of it and is
+   read once. Forward, a tile's columns are the four positions of a window, and their maximum is
+   taken in registers. They must have the same taps: a padded layer's x is copied with zeros around
+   it. Backward, dy is unpooled band by band if only the weights are asked, lanewise, as in first
+   layers; else the whole map, for both passes. */
 #ifdef DTI_IMPLEMENT
-DTI_INLINE void dti_tile_pool_step(const int OT, dti_v acc[8][4], const float *x, size_t x_step, size_t x_down, const float *w)
+/* Scratch for all of a convolution's passes: taps, x with zeros around it, dy unpooled, and the
+   weights' plan. */
+DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c)
 {
-    const dti_v xs[4] = { dti_load(x), dti_load(x + x_step), dti_load(x + x_down), dti_load(x + x_down + x_step) };
-    DTI_UNROLL for (int o = 0; o < OT; ++o) {
-        const dti_v ws = dti_splat(w[o]);
-        DTI_UNROLL for (int t = 0; t < 4; ++t) acc[o][t] = dti_fma(ws, xs[t], acc[o][t]);
-    }
+    const dti_axis rows = dti_rows_of(c, false), columns = dti_columns_of(c, false);
+    const size_t x = (size_t)(c->C * dti_span(&rows)) * (size_t)dti_span(&columns);
+    const size_t dy = (size_t)(c->O * c->P) * (size_t)c->Q;
+    return dti_steps_floats(c) + (x + dy) * DTI_L + dti_wplan_of(c).end;
 }
 
-/* OT channels of n neighbouring pooled positions; x_down: the input of the next output row. */
-DTI_INLINE void dti_tile_pool_run(const int OT, const int NV, const int STEP, const dti_tile *a, size_t x_down, int n)
+/* y = maxpool2x2(conv(x)), then ReLU if relu: dti_conv_forward, then a 2x2 maximum with stride 2,
+   odd last rows and columns dropped. y, argmax [O][P/2][Q/2][16], overwritten, no alias. */
+DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed,
+                                     const float *b, bool relu, float *y, uint8_t *argmax,
+                                     float *scratch)
 {
-    const size_t x_step = STEP ? (size_t)STEP * DTI_L : a->x_step, x_row = a->x_row, x_channel = a->x_channel;
-    const size_t w_tap = a->w_tap, y_channel = a->y_channel;
-    const int channels = a->channels, rows = a->rows;
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        const float *xj = a->x + part;
-        float *y = a->y + part;
-        uint8_t *argmax = a->argmax + part;
-        for (int j = n; j > 0; --j, xj += 2 * x_step, y += DTI_L, argmax += DTI_L) {
-            dti_v acc[8][4];
-            DTI_UNROLL for (int o = 0; o < OT; ++o)
-                DTI_UNROLL for (int t = 0; t < 4; ++t) acc[o][t] = dti_splat(a->bias ? a->bias[o] : 0.0f);
-            const float *xc = xj, *w = a->w;
-            for (int c = channels; c > 0; --c, xc += x_channel) {
-                const float *x = xc;
-                for (int u = rows; u > 0; --u, x += x_row) {
-                    if (NV)
-                        DTI_UNROLL for (int v = 0; v < NV; ++v) {
-                            dti_tile_pool_step(OT, acc, x + (size_t)v * DTI_L, x_step, x_down, w);
-                            w += w_tap;
-                        }
-                    else {
-                        const float *xv = x;
-                        for (int v = a->taps; v > 0; --v, xv += DTI_L, w += w_tap) dti_tile_pool_step(OT, acc, xv, x_step, x_down, w);
-                    }
-                }
-            }
-            DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                const dti_v up = dti_vmax(acc[o][0], acc[o][1]), down = dti_vmax(acc[o][2], acc[o][3]);
-                const dti_v up_at = dti_if_greater(acc[o][1], acc[o][0], dti_splat(1.0f), dti_splat(0.0f));
-                const dti_v down_at = dti_if_greater(acc[o][3], acc[o][2], dti_splat(3.0f), dti_splat(2.0f));
-                const dti_v most = dti_vmax(up, down);
-                dti_store(y + (size_t)o * y_channel, a->relu ? dti_vmax(most, dti_splat(0.0f)) : most);
-                dti_store_places(argmax + (size_t)o * y_channel, dti_if_greater(down, up, down_at, up_at));
-            }
+    const dti_axis rows = dti_rows_of(g, false), columns = dti_columns_of(g, false);
+    int H = g->H, W = g->W;
+    if (rows.pad > 0 || columns.pad > 0) {
+        float *padded = scratch + dti_steps_floats(g);
+        dti_pad(g, &rows, &columns, x, padded);
+        x = padded;
+        H = dti_span(&rows);
+        W = dti_span(&columns);
+    }
+    const ptrdiff_t row = (ptrdiff_t)DT_LANES * W, step = (ptrdiff_t)g->S * DT_LANES;
+    dti_step *steps = (dti_step *)(void *)scratch;
+    dti_tile a = { .kind = DTI_POOLED, .columns = 4, .least = relu ? 0.0f : -INFINITY,
+                   .y = { y }, .y_row = (ptrdiff_t)(g->P / 2) * (g->Q / 2) * DT_LANES,
+                   .argmax = argmax, .steps = steps, .rounds = g->C, .x_round = H * row };
+    for (int u = 0; u < rows.K; ++u)
+        for (int v = 0; v < columns.K; ++v, a.w_round += DTI_BLOCK)
+            steps[a.n_steps++] = (dti_step){ u * row + v * DT_LANES, a.w_round };
+    for (int i = 0; i < g->P / 2; ++i)
+        for (int j = 0; j < g->Q / 2; ++j, a.y[0] += DT_LANES, a.argmax += DT_LANES) {
+            a.x[0] = x + 2 * i * g->S * row + 2 * j * step;
+            a.x[1] = a.x[0] + step;
+            a.x[2] = a.x[0] + g->S * row;
+            a.x[3] = a.x[2] + step;
+            dti_tile_rows(&a, g->O, packed, g->C * a.w_round, b);
         }
-    }
 }
 
-DTI_INLINE void dti_tile_pool_taps(const int OT, const dti_tile *a, size_t x_down, int n)
+/* Backward of dti_conv_pool_forward: dy (pooled) and argmax -> dx [C][H][W][16] unless NULL, dw, db
+   (O) or NULL; all overwritten. */
+DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const float *packed,
+                                      const float *dy, const uint8_t *argmax, float *dx, float *dw,
+                                      float *db, float *scratch)
 {
-    if (a->taps == 5 && a->x_step == DTI_L) dti_tile_pool_run(OT, 5, 1, a, x_down, n);
-    else dti_tile_pool_run(OT, 0, 0, a, x_down, n);
-}
-#if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_tile_pool_6(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(6, a, x_down, n); }
-DTI_NOINLINE void dti_tile_pool_5(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(5, a, x_down, n); }
-DTI_NOINLINE void dti_tile_pool_4(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(4, a, x_down, n); }
-#endif
-DTI_NOINLINE void dti_tile_pool_2(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(2, a, x_down, n); }
-DTI_NOINLINE void dti_tile_pool_1(const dti_tile *a, size_t x_down, int n) { dti_tile_pool_taps(1, a, x_down, n); }
-
-/* b packed channels of n pooled positions. */
-static void dti_tile_pool_block(const dti_tile *from, int b, size_t x_down, int n)
-{
-    dti_tile a = *from;
-    while (b > 0) {
-        int take = b >= 2 ? 2 : 1;
-#if DTI_REGISTERS == 32
-        if (b >= 4) take = b == 10 ? 5 : b >= 6 ? 6 : b;
-        if (take == 6) dti_tile_pool_6(&a, x_down, n);
-        else if (take == 5) dti_tile_pool_5(&a, x_down, n);
-        else if (take == 4) dti_tile_pool_4(&a, x_down, n);
-        else
-#endif
-        if (take == 2) dti_tile_pool_2(&a, x_down, n);
-        else dti_tile_pool_1(&a, x_down, n);
-        a.w += take;
-        a.y += (size_t)take * a.y_channel;
-        a.argmax += (size_t)take * a.y_channel;
-        if (a.bias) a.bias += take;
-        b -= take;
+    if (db) dti_bias_gradient(db, dy, g->O, (ptrdiff_t)(g->P / 2) * (g->Q / 2));
+    if (dx || dti_wplan_of(g).turned) {
+        float *map = scratch;
+        scratch += (ptrdiff_t)g->O * g->P * g->Q * DT_LANES;
+        dti_unpool(g->O, g->P, g->Q, 0, g->P, dy, argmax, map, (ptrdiff_t)g->P * g->Q * DT_LANES);
+        if (dx) dti_conv_backward_data(g, map, packed, dx, scratch);
+        dy = map;
+        argmax = NULL;
     }
-}
-
-/* y = maxpool2x2(conv(x)), then ReLU if relu: dti_conv_forward, then a 2x2 maximum with stride 2, odd last rows and columns dropped.
-   y, argmax [O][P/2][Q/2][16], overwritten, no alias. A padded layer, or one whose tile would not fit into L1, goes by way of
-   scratch. */
-DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed, const float *b, bool relu, float *y, uint8_t *argmax, float *scratch)
-{
-    const size_t columns = (size_t)(g->W > g->Q ? g->W : g->Q);
-    if (g->pad || (size_t)g->C * (size_t)((g->K + g->S) * (g->K + g->S)) * 64 > 40 * 1024) {
-        float *map = scratch + ((columns * sizeof(dti_run) / sizeof(float) + 15) & ~(size_t)15);
-        dti_conv_forward(g, x, packed, b, map, scratch);
-        if (g->P >= 2 && g->Q >= 2) dti_maxpool_forward(g->O, g->P, g->Q, 2, 2, map, y, argmax);
-        for (size_t i = 0; relu && i < (size_t)(g->O * (g->P / 2) * (g->Q / 2)) * DTI_L; ++i) y[i] = y[i] < 0.0f ? 0.0f : y[i];
-        return;
-    }
-    const int block = dti_block(g->O), PP = g->P / 2, PQ = g->Q / 2;
-    const size_t taps = (size_t)g->K * (size_t)g->K, row = (size_t)g->W * DTI_L, step = (size_t)g->S * DTI_L;
-    const int fit = 448 / (g->C * (g->K + g->S)) - g->K + g->S, together = fit < 2 * g->S ? 1 : fit / (2 * g->S);
-    for (int i = 0; i < PP; ++i)
-    for (int j = 0; j < PQ; j += together)
-    for (int o0 = 0; o0 < g->O; o0 += block) {
-        const int n = g->O - o0 < block ? g->O - o0 : block;
-        const size_t at = (((size_t)o0 * (size_t)PP + (size_t)i) * (size_t)PQ + (size_t)j) * DTI_L;
-        dti_tile_pool_block(&(dti_tile){
-            .x = x + (size_t)(2 * i * g->S) * row + (size_t)(2 * j) * step, .x_channel = (size_t)g->H * row, .x_row = row, .x_step = step,
-            .w = packed + (size_t)o0 * (size_t)g->C * taps, .w_channel = taps * (size_t)n, .w_row = (size_t)g->K * (size_t)n, .w_tap = (size_t)n,
-            .bias = b ? b + o0 : NULL, .y = y + at, .argmax = argmax + at, .y_channel = (size_t)PP * (size_t)PQ * DTI_L,
-            .channels = g->C, .rows = g->K, .taps = g->K, .relu = relu }, n, (size_t)g->S * row, PQ - j < together ? PQ - j : together);
-    }
-}
-
-/* Backward of dti_conv_pool_forward: dy (pooled) and argmax -> dx [C][H][W][16] unless NULL, dw, db; all overwritten. */
-DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const float *packed, const float *dy, const uint8_t *argmax,
-                                   float *dx, float *dw, float *db, float *scratch)
-{
-    float *map = NULL;
-    if (dx) {
-        map = scratch;
-        scratch += (size_t)g->O * (size_t)g->P * (size_t)g->Q * DTI_L;
-        dti_unpool(g->O, g->P, g->Q, 0, g->P, dy, argmax, map, (size_t)g->P * (size_t)g->Q * DTI_L);
-        dti_conv_backward_data(g, map, packed, dx, scratch);
-    }
-    dti_conv_weights(g, x, dy, argmax, map, dw, db, scratch);
+    dti_conv_weights(g, x, dy, argmax, dw, scratch);
 }
 #endif
 
 /* ==== [S4.9] Linear layer ==================================================
-   The tile of [S4.4] on a 1x1 map: output channels x lane groups, so a weight that is loaded serves several groups.
-   A weight's gradient is a sum over sixteen lanes only; folding each would cost more than the sum. So x is transposed, and
-   the turned tile of [S4.6] is a matrix product over the lanes: a chain from lane 0 to lane 15. */
+   The tile of [S4.4] on a 1x1 map, its columns lane groups, so that a weight that is loaded serves
+   several groups. The weights' gradient is that of [S4.6], turned, a sum over sixteen lanes; tiles
+   go straight into dw. */
 #ifdef DTI_IMPLEMENT
 static dti_conv dti_linear_as_conv(int I, int O) { return (dti_conv){ I, 1, 1, O, 1, 1, 1, 1, 0 }; }
 
@@ -2811,56 +2346,72 @@ DTI_LOCAL size_t dti_linear_packed_floats(int I, int O)
     return dti_conv_packed_floats(&c);
 }
 
-/* Pack w[O][I] for the forward and backward-data passes, once per training step. */
+/* Pack w[O][I] for the forward and backward-data passes, once a training step. */
 DTI_LOCAL void dti_linear_pack(int I, int O, const float *w, float *packed)
 {
     const dti_conv c = dti_linear_as_conv(I, O);
     dti_conv_pack(&c, w, packed);
 }
 
-static void dti_linear_pass(int I, int O, int G, const float *x, size_t xs, const float *packed, const float *b, float *y, size_t ys)
+/* y[g,o] = b[o] + sum_i x[g,i] * w[o,i] for G lane groups, xs and ys floats apart; overwritten, no
+   alias. 2*G*I*O*16 flop. */
+DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs,
+                                  const float *packed, const float *b, float *y, size_t ys)
 {
-    const int block = dti_block(O);
-    for (int o0 = 0; o0 < O; o0 += block) {
-        const int n = O - o0 < block ? O - o0 : block;
-        dti_tile_block(&(dti_tile){ .x = x, .x_channel = DTI_L, .x_step = xs, .w = packed + (size_t)o0 * (size_t)I, .w_channel = (size_t)n,
-                                    .w_tap = (size_t)n, .bias = b ? b + o0 : NULL, .y = y + (size_t)o0 * DTI_L, .y_channel = DTI_L, .y_step = ys,
-                                    .channels = I, .rows = 1, .taps = 1 }, n, G);
+    const dti_step only = { 0, 0 };
+    dti_tile a = { .y_row = DT_LANES, .steps = &only, .n_steps = 1, .rounds = I,
+                   .x_round = DT_LANES, .w_round = DTI_BLOCK };
+    for (int g = 0; g < G; g += a.columns) {
+        a.columns = dti_tile_take(DTI_PLAIN, O, G - g);
+        for (int c = 0; c < a.columns; ++c) {
+            a.x[c] = x + (size_t)(g + c) * xs;
+            a.y[c] = y + (size_t)(g + c) * ys;
+        }
+        dti_tile_rows(&a, O, packed, (ptrdiff_t)I * DTI_BLOCK, b);
     }
 }
 
-/* y[g,o] = b[o] + sum_i x[g,i] * w[o,i] for G lane groups, xs and ys floats apart; overwritten, no alias. 2*G*I*O*16 flop. */
-DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs, const float *packed, const float *b, float *y, size_t ys)
-{
-    dti_linear_pass(I, O, G, x, xs, packed, b, y, ys);
-}
-
 /* dx[g,i] = sum_o dy[g,o] * w[o,i], overwritten, no alias. */
-DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, size_t dys, const float *packed, float *dx, size_t dxs)
+DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, size_t dys,
+                                        const float *packed, float *dx, size_t dxs)
 {
-    dti_linear_pass(O, I, G, dy, dys, packed + dti_linear_packed_floats(I, O) / 2, NULL, dx, dxs);
+    packed += dti_packed_pass_floats(O, I, 1);
+    dti_linear_forward(O, I, G, dy, dys, packed, NULL, dx, dxs);
 }
 
-/* dw[o][i] = sum_l dy[o][l] * x[i][l], db[o] = sum_l dy[o][l] of one lane group; dw (O,I), db (O) or NULL overwritten.
-   128 inputs are turned at a time; tiles go straight into dw. Where 16 does not divide I, the last 16 inputs start early. */
-DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw, float *db)
+/* dw[o][i] = sum_l dy[o][l] * x[i][l], db[o] = sum_l dy[o][l] of one lane group; dw (O,I), db (O)
+   or NULL, overwritten. Where 16 does not divide I, the last 16 inputs start early. */
+DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy,
+                                           float *dw, float *db)
 {
-    enum { WIDE = 128 };
-    _Alignas(64) float turned[WIDE / 16][256], narrow[16][16];              /* narrow: dw where I < 16 */
-    for (int i0 = 0; i0 < I; i0 += WIDE) {
-        const int vectors = I - i0 < WIDE ? (I - i0 + 15) / 16 : WIDE / 16, last = I < 16 ? 0 : I - 16;
-        for (int k = 0; k < vectors; ++k)
-            dti_turn_lanes(turned[k], x + (size_t)(i0 + 16 * k < last ? i0 + 16 * k : last) * DTI_L, DTI_L, I < 16 ? (size_t)I : 16);
-        for (int k = 0; k < vectors; k += 2) {
-            const int i = i0 + 16 * k < last ? i0 + 16 * k : last, next = i + 16 < last ? 16 : last - i;
-            const int n = vectors - k >= 2 ? 2 : 1, OT = dti_ttile_channels(1, n, O);
-            for (int block = 0; block < O; block += OT) {
-                const int o = block + OT <= O ? block : O - OT;
-                dti_ttile_dispatch(OT, 1, n, &(dti_ttile){
-                    .x = turned[k], .x_vector = 256, .dy = dy + (size_t)o * DTI_L, .rows = 1, .columns = 1,
-                    .acc = I < 16 ? narrow[0] : dw + (size_t)o * (size_t)I + (size_t)i, .acc_channel = I < 16 ? 16 : (size_t)I, .acc_vector = (size_t)next });
-                for (int r = 0; r < OT && I < 16; ++r) memcpy(dw + (size_t)((o + r) * I), narrow[r], (size_t)I * sizeof *dw);
+    enum { WIDE = 32 };             /* vectors of inputs turned at a time, 1 KiB each */
+    _Alignas(64) float xs[WIDE][DT_LANES][DT_LANES], dys[DT_LANES][DTI_BLOCK];
+    _Alignas(64) float narrow[DTI_BLOCK][DT_LANES]; /* dw where I < 16 */
+    const int vectors = (I + DT_LANES - 1) / DT_LANES, last = I < DT_LANES ? 0 : I - DT_LANES;
+    dti_step steps[DT_LANES];
+    for (int l = 0; l < DT_LANES; ++l) steps[l] = (dti_step){ l * DT_LANES, l * DTI_BLOCK };
+    for (int first = 0; first < vectors; first += WIDE) {
+        const int n = dti_least(vectors - first, WIDE);
+        for (int k = 0; k < n; ++k) {
+            const float *from = x + (ptrdiff_t)dti_least((first + k) * DT_LANES, last) * DT_LANES;
+            dti_turn_positions(xs[k][0], from, DT_LANES, dti_least(I, DT_LANES), 1);
+        }
+        for (int o = 0; o < O; o += DTI_BLOCK) {
+            const int outs = dti_least(DTI_BLOCK, O - o);
+            float *to = I < DT_LANES ? narrow[0] : dw + (ptrdiff_t)o * I;
+            dti_tile a = { .y_row = I < DT_LANES ? DT_LANES : I, .steps = steps,
+                           .n_steps = DT_LANES, .rounds = 1 };
+            dti_turn_positions(dys[0], dy + (ptrdiff_t)o * DT_LANES, DT_LANES, outs, 1);
+            for (int k = 0; k < n; k += a.columns) {
+                a.columns = dti_tile_take(DTI_PLAIN, outs, n - k);
+                for (int c = 0; c < a.columns; ++c) {
+                    a.x[c] = xs[k + c][0];
+                    a.y[c] = to + dti_least((first + k + c) * DT_LANES, last);
+                }
+                dti_tile_rows(&a, outs, dys[0], 0, NULL);
             }
+            for (int r = 0; r < outs && I < DT_LANES; ++r)
+                memcpy(dw + (ptrdiff_t)(o + r) * I, narrow[r], (size_t)I * sizeof *dw);
         }
     }
     if (db) dti_fold(db, dy, O);
@@ -3835,11 +3386,9 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     for (int i = 0; i < form->n; ++i)
         for (int k = 0; k < r->across; ++k)
             for (int t = 0; t < tiles; ++t)
-                dti_turn_lanes(
-                    turned + (size_t)i * r->turned +
-                        (size_t)(k * tiles + t) * 16 * DTI_L, /* what lies behind the last */
-                    vectors + (size_t)i * vectors_point + (size_t)(t * channels + 16 * k) * DTI_L,
-                    DTI_L, 16); /* channel: nobody reads */
+                dti_turn_square( /* what lies behind the last channel nobody reads */
+                    turned + (size_t)i * r->turned + (size_t)(k * tiles + t) * 16 * DTI_L, DT_LANES,
+                    vectors + (size_t)i * vectors_point + (size_t)(t * channels + 16 * k) * DTI_L, DT_LANES);
     const dti_product p = { .a_point = numbers_point,
                             .a_term = (size_t)r->down * DTI_L,
                             .b_point = r->turned,
@@ -3872,7 +3421,7 @@ static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const
                              (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
             float *to = r->turn_dy && !r->fold ? dw + (size_t)(16 * k) * row + (size_t)d * taps
                                                : dw + (size_t)d * row + (size_t)(16 * k) * taps;
-            dti_turn(to, r->turn_dy && !r->fold ? row : taps, own, DTI_L, taps, (size_t)lanes);
+            dti_turn(to, (ptrdiff_t)(r->turn_dy && !r->fold ? row : taps), own, DT_LANES, (ptrdiff_t)taps, lanes);
         }
 }
 
@@ -4083,7 +3632,7 @@ DTI_INLINE dti_lanes dti_dx_lanes(const dti_op *op) { return op->add_dx && !op->
 DTI_INLINE float *dti_dx(const dti_op *op, int g) { return dti_lanes_of(dti_dx_lanes(op), g); }
 
 DTI_INLINE size_t dti_volume(const int shape[3]) { return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2]; }
-DTI_INLINE size_t dti_lane_floats(const int shape[3]) { return dti_volume(shape) * DT_LANES; }
+DTI_INLINE size_t dti_group_floats(const int shape[3]) { return dti_volume(shape) * DT_LANES; }
 DTI_INLINE int dti_inputs(const dti_layer *l) { return l->in[0] * l->in[1] * l->in[2]; }
 
 /* The list while it grows. It is the first thing in a dt_net [S6.1]. */
@@ -4098,7 +3647,7 @@ typedef struct dti_list {
 
 static dti_list *dti_list_of(dt_net *net) { return (dti_list *)(void *)net; }
 
-static const int *dti_shape_of(const dti_list *list, int tensor) {
+static const int *dti_tensor_shape(const dti_list *list, int tensor) {
     return tensor == 0 ? list->input : list->layer[tensor - 1].out;
 }
 
@@ -4154,7 +3703,7 @@ static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, c
     dti_layer *l = &list->layer[list->layers];
     *l = (dti_layer){ .class = class, .x = list->here, .with = with, .stream = (uint32_t)list->layers };
     memcpy(l->name, name, strlen(name) + 1);
-    memcpy(l->in, dti_shape_of(list, list->here), sizeof l->in);
+    memcpy(l->in, dti_tensor_shape(list, list->here), sizeof l->in);
     memcpy(l->out, l->in, sizeof l->out);
     if (class->own && !(l->own = dti_alloc(class->own))) return DT_ENOMEM;
     dt_err error = class->shape ? class->shape(l, desc) : DT_OK;
@@ -4342,7 +3891,7 @@ static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
     return DT_OK;
 }
 
-static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_lane_floats(op->out); } /* a place each */
+static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_group_floats(op->out); } /* a place each */
 
 static void dti_maxpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const int K = *(const int *)op->layer->own;
@@ -4376,7 +3925,7 @@ DT_API void dt_relu(dt_net *net);
 
 #ifdef DTI_IMPLEMENT
 static void dti_relu_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const size_t n = dti_lane_floats(op->out);
+    const size_t n = dti_group_floats(op->out);
     (void)run;
     for (int g = first; g < first + groups; ++g) {
         const float *x = dti_x(op, g);
@@ -4392,7 +3941,7 @@ static void dti_relu_gradient(const float *y, const float *dy, float *dx, size_t
 
 static void dti_relu_backward(const dti_op *op, const dti_pass *run, int g) {
     (void)run;
-    if (dti_dx(op, g)) dti_relu_gradient(dti_y(op, g), dti_dy(op, g), dti_dx(op, g), dti_lane_floats(op->out));
+    if (dti_dx(op, g)) dti_relu_gradient(dti_y(op, g), dti_dy(op, g), dti_dx(op, g), dti_group_floats(op->out));
 }
 
 static const dti_layer_class dti_relu_class = {
@@ -4456,7 +4005,7 @@ static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
 static void dti_dropout_apply(const dti_op *op, const dti_pass *run, int g, const float *from, float *to) {
     const float *restrict mask = (const float *)(const void *)dti_notes_of(op, g);
     const size_t plane = ((const dti_dropout *)op->layer->own)->plane, planes = dti_dropout_planes(op);
-    if (to != from) memcpy(to, from, dti_lane_floats(op->out) * sizeof *to);
+    if (to != from) memcpy(to, from, dti_group_floats(op->out) * sizeof *to);
     for (size_t c = 0; c < planes && run->training; ++c) {
         const float *restrict m = mask + c * DT_LANES; /* restrict: m stays in a register for the whole plane */
         float *restrict v = to + c * plane * DT_LANES;
@@ -4560,7 +4109,7 @@ static dt_err dti_add_shape(dti_layer *l, const void *other) {
 }
 
 static void dti_add_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const size_t n = dti_lane_floats(op->out);
+    const size_t n = dti_group_floats(op->out);
     (void)run;
     for (int g = first; g < first + groups; ++g) {
         const float *x = dti_x(op, g), *x2 = dti_lanes_of(op->x2, g);
@@ -4577,7 +4126,7 @@ static void dti_add_to(float *dx, const float *dy, size_t n, bool add) {
 }
 
 static void dti_add_backward(const dti_op *op, const dti_pass *run, int g) {
-    const size_t n = dti_lane_floats(op->out);
+    const size_t n = dti_group_floats(op->out);
     (void)run;
     dti_add_to(dti_lanes_of(op->dx2, g), dti_dy(op, g), n, op->add_dx2);
     dti_add_to(dti_dx(op, g), dti_dy(op, g), n, op->add_dx);
@@ -4592,7 +4141,7 @@ DT_API void dt_add(dt_net *net, dt_node node) {
     if (!list || list->error != DT_OK) return;
     if (node.tensor < 0 || node.tensor > list->layers)
         dti_list_fail(list, dti_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
-    else dti_append(net, &dti_add_class, NULL, dti_shape_of(list, node.tensor), node.tensor);
+    else dti_append(net, &dti_add_class, NULL, dti_tensor_shape(list, node.tensor), node.tensor);
 }
 #endif
 
@@ -4902,7 +4451,7 @@ DT_API void dt_net_free(dt_net *net) {
    ReLU behind the pool. The convolution's own map is never written. */
 static void dti_conv_pooled_needs(dti_op *op) {
     dti_conv2d_needs(op);
-    op->notes_bytes = dti_lane_floats(op->out); /* the place of each maximum */
+    op->notes_bytes = dti_group_floats(op->out); /* the place of each maximum */
 }
 
 static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
@@ -4911,7 +4460,7 @@ static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, in
 
 static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
     float *dy = dti_lanes_of(op->dy, g); /* this op's alone to read, so the mask is applied where it lies */
-    dti_relu_gradient(dti_y(op, g), dy, dy, dti_lane_floats(op->out));
+    dti_relu_gradient(dti_y(op, g), dy, dy, dti_group_floats(op->out));
     dti_conv2d_backward(op, run, g);
 }
 
@@ -5142,7 +4691,7 @@ static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
     dti_lives_of_ops(net, value, grad);
     for (int i = 0; i <= net->list.layers; ++i) {
         dti_tensor *t = &net->tensor[i];
-        const size_t floats = dti_lane_floats(t->shape);
+        const size_t floats = dti_group_floats(t->shape);
         t->value = t->place == i ? dti_find_room(&all, &value[i], floats, net->max_groups) : net->tensor[t->place].value;
         t->grad = t->place == i ? dti_find_room(&all, &grad[i], floats, net->max_groups) : net->tensor[t->place].grad;
     }
@@ -5158,7 +4707,7 @@ static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
         op->add_dx = written[op->tensor] && x->learns;
         written[op->tensor] = true;
         dti_lives_at(&once, net, i, true);
-        if (op->add_dx && !op->class->adds) op->spare = dti_find_room(&all, &once, dti_lane_floats(x->shape), net->max_groups);
+        if (op->add_dx && !op->class->adds) op->spare = dti_find_room(&all, &once, dti_group_floats(x->shape), net->max_groups);
     }
     return all.bytes;
 }
@@ -5247,7 +4796,7 @@ static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
     if (!desc) return dti_fail(DT_EARG, "dt_net_build: desc must not be NULL");
     if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
     if (net->list.layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
-    const int *out = dti_shape_of(&net->list, net->list.layers);
+    const int *out = dti_tensor_shape(&net->list, net->list.layers);
     if (out[1] != 1 || out[2] != 1)
         return dti_fail(DT_ESHAPE, "net: the last layer gives %d x %d x %d; it must give one number a class (end in dt_linear)",
                         out[0], out[1], out[2]);
@@ -5264,7 +4813,7 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     DT_TRY(dti_build_check(net, desc));
     DT_TRY(dti_check_arithmetic());
     net->desc = *desc;
-    net->classes = dti_shape_of(&net->list, net->list.layers)[0];
+    net->classes = dti_tensor_shape(&net->list, net->list.layers)[0];
     net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
     dti_plan_parameters(net);
     if (net->trained == 0) return dti_fail(DT_EARG, "net: it has no parameters");
@@ -5523,7 +5072,7 @@ static void dti_add_spare(const dti_op *op, int g) {
     if (!op->spare.at) return;
     float *dx = dti_lanes_of(op->dx, g);
     const float *more = dti_lanes_of(op->spare, g);
-    for (size_t i = 0; i < dti_lane_floats(op->in); ++i) dx[i] += more[i];
+    for (size_t i = 0; i < dti_group_floats(op->in); ++i) dx[i] += more[i];
 }
 
 /* One op over groups [g, g+n). */
