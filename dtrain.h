@@ -11029,6 +11029,8 @@ typedef struct dt_chart dt_chart;
 /* Building. Everything is copied, so the arguments need not outlive the call. Errors wait: the first one is what
    dt_chart_write returns, and a NULL chart (no memory) is passed along the same way. A NULL desc is a chart without words. */
 DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc);
+/* A number as axes and labels write it: 0.25, 3x10^-5 with raised digits. digits: how many count, 1..6; 48 bytes are enough. */
+DT_API void dt_number_text(double value, int digits, char *text, size_t size);
 DT_API void dt_chart_free(dt_chart *c);
 DT_API void dt_chart_line(dt_chart *c, const dt_series *series);
 DT_API void dt_chart_bars(dt_chart *c, const dt_bars *bars);
@@ -11724,6 +11726,13 @@ static void dti_number_text(double v, int digits, char out[DTI_NUMBER]) {
         dti_strip_zeros(out);
         dti_append_power(out, 10, e);
     }
+}
+
+DT_API void dt_number_text(double value, int digits, char *text, size_t size) {
+    char out[DTI_NUMBER];
+    DTI_NEED(text || size == 0, "text", );
+    dti_number_text(value, digits < 1 ? 1 : digits > 6 ? 6 : digits, out);
+    dti_print(text, size, "%s", out);
 }
 
 /* The decimals that tell multiples of a step apart. */

@@ -315,8 +315,8 @@ static void draw_v(dt_net *net, int N, uint64_t seed, const char *data, const ch
     for (int k = 0; k < 4; ++k) printf("%-24s h = %.0e   %.0e\n", names[k], h[best[k]], error[k][best[k]]);
     static const double ticks[] = { 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2 };
     char title[200], caption[160];
-    char step[2][DTI_NUMBER];
-    for (int k = 0; k < 2; ++k) dti_number_text(h[best[1 + k]], 1, step[k]); // as the axes write it
+    char step[2][48];
+    for (int k = 0; k < 2; ++k) dt_number_text(h[best[1 + k]], 1, step[k], sizeof step[k]); // as the axes write it
     snprintf(title, sizeof title, "The best step for a gradient check is about %s in double, %s with a float loss", step[0], step[1]);
     snprintf(caption, sizeof caption, "MNIST net with dropout, %d images of %s", N, data);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .x_label = "step h", .y_label = "relative error of the numeric gradient",

@@ -993,6 +993,12 @@ static void rows_of_charts(void) {
     const double x[2] = { 1, 2 };
     const uint8_t grey[4] = { 0 };
     int w, h;
+    ROW(dt_number_text) {
+        char text[48];
+        NEUTRAL(DONE(dt_number_text(1.0, 3, NULL, 48)), "text must not be NULL");
+        WORKS(DONE(dt_number_text(0.25, -5, text, sizeof text)) && strcmp(text, "0.2") == 0);
+        WORKS(DONE(dt_number_text(0.25, 3, text, 3)) && strcmp(text, "0.") == 0);
+    }
     ROW(dt_chart_new) {
         const dt_chart_desc bad[] = { { .width = -1 }, { .height = 8193 }, { .x_scale = (dt_axis_scale)3 }, { .y_scale = (dt_axis_scale)-1 },
                                       { .x_format = (dt_tick_format)5 }, { .y_format = (dt_tick_format)99 },
