@@ -9645,8 +9645,7 @@ DT_API void dt_sampler_free(dt_sampler *s) {
 typedef struct dt_batches_desc {
     uint32_t global_batch;    /* images a step over all ranks; give this ... */
     uint32_t per_rank_batch;  /* ... or this: the global batch is then this times the ranks */
-    const dt_comm *comm;      /* rank and size come from here; or, if NULL, from the next two */
-    int rank, size;           /* size 0 means 1 */
+    int rank, size;           /* whose part of each batch: dt_comm_rank, dt_comm_size; size 0 means 1 */
     uint64_t seed;
     uint32_t epoch;           /* the epoch that dt_batches_init begins */
     bool shuffle;             /* else in the order of the dataset or the subset */
@@ -9697,8 +9696,7 @@ DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_b
     DTI_NEED(it, "it", DT_EARG);
     memset(it, 0, sizeof *it);
     DTI_NEED(desc, "desc", DT_EARG);
-    const int rank = desc->comm ? dt_comm_rank(desc->comm) : desc->rank;
-    const int size = desc->comm ? dt_comm_size(desc->comm) : desc->size ? desc->size : 1;
+    const int rank = desc->rank, size = desc->size ? desc->size : 1;
     DT_TRY(dti_batches_check(data, desc, rank, size));
     const uint32_t n = desc->subset ? desc->subset_count : data->count;
     it->data = data;
@@ -9862,7 +9860,7 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     dt_err error = DT_OK;
     const uint64_t rows = dt_hash(&batch, sizeof batch, dti_data_hash(data));
     if (ranks > 1) DT_TRY(dt_comm_same(comm, "the data to evaluate, or their batches", rows));
-    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = batch, .comm = comm }));
+    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = batch, .rank = comm ? dt_comm_rank(comm) : 0, .size = ranks }));
     net->training = false;
     dt_comm_phase(comm, "evaluating");
     for (dt_batch b; error == DT_OK && dt_batches_next(&it, &b);) {
@@ -10187,7 +10185,8 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
-    DT_TRY(dt_batches_init(&run.it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .comm = comm, .seed = d->seed, .shuffle = true }));
+    DT_TRY(dt_batches_init(&run.it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .rank = dt_comm_rank(comm),
+                           .size = dt_comm_size(comm), .seed = d->seed, .shuffle = true }));
     run.p = (dt_progress){ .epochs = d->epochs, .steps = run.it.steps };
     dt_err error = dti_sync_run(&run);
     dt_batches_free(&run.it);

@@ -149,7 +149,7 @@ static dt_err train_by_hand(dt_comm *comm, void *arg) {
     DT_TRY(dt_barrier(comm));
     const uint32_t p = (uint32_t)dt_comm_size(comm), batch = (uint32_t)j->s->batch;
     uint32_t *index = malloc(j->train->count * sizeof *index), *start = malloc((p + 1) * sizeof *start);
-    dt_batches_desc share = { .global_batch = batch, .comm = comm, .seed = j->s->seed, .shuffle = true };
+    dt_batches_desc share = { .global_batch = batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm), .seed = j->s->seed, .shuffle = true };
     dt_net *net = mnist_net(j->train->classes);
     dt_batches it = { .count = 0 };
     dt_err error = index && start ? dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch, .seed = j->s->seed, .float_sums = j->how == FLOAT }) : DT_ENOMEM;

@@ -101,7 +101,7 @@ static dt_err train(const settings *s, dt_comm *comm, const dt_dataset *data, co
     *r = (run){ .first_hash = dt_net_hash(net) };
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr, .momentum = s->momentum });
     if (!opt) return DT_EARG;
-    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = (uint32_t)s->batch, .comm = comm, .seed = s->seed, .shuffle = true }));
+    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = (uint32_t)s->batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm), .seed = s->seed, .shuffle = true }));
     const size_t most = (size_t)it.steps * (size_t)s->epochs;
     double *times = malloc(2 * most * sizeof *times);
     if (!times) return DT_ENOMEM;

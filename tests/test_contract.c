@@ -801,7 +801,7 @@ static void rows_of_samplers(dt_comm *c) {
     }
     ROW(dt_batches_init) {
         dt_batches it;
-        const dt_batches_desc good = { .global_batch = 8, .comm = c };
+        const dt_batches_desc good = { .global_batch = 8, .rank = dt_comm_rank(c), .size = dt_comm_size(c) };
         dt_dataset bad = set;
         REFUSES(dt_batches_init(NULL, &set, &good), DT_EARG, "it must not be NULL");
         REFUSES(dt_batches_init(&it, NULL, &good), DT_EARG, "the dataset must not be NULL");

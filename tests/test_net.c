@@ -704,7 +704,7 @@ static dt_err train_some(dt_comm *comm, void *arg) {
     if (s->square && wino != (s->direct ? 0 : 3)) return dt_fail(DT_EARG, "%d layers go by Winograd", wino);
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.1f, .momentum = 0.9f });
     if (!opt) return DT_EARG;
-    DT_TRY(dt_batches_init(&it, &s->data, &(dt_batches_desc){ .global_batch = s->batch, .comm = comm, .seed = 8, .shuffle = true }));
+    DT_TRY(dt_batches_init(&it, &s->data, &(dt_batches_desc){ .global_batch = s->batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm), .seed = 8, .shuffle = true }));
     uint64_t gradients = 0;
     for (uint32_t epoch = 0; epoch < 2; ++epoch) {
         dt_batches_begin(&it, epoch);
