@@ -34,20 +34,31 @@
            }
        }
 
-   Contents
-     [S1]  Configuration, errors, memory, files     [S7]  Optimizers
-     [S2]  Random numbers                           [S8]  Communicator: alone, threads, MPI; all-reduce
-     [S3]  Tensors, named values, exact sums        [S9]  Data: files, synthetic digits, partitions, batches
-     [S4]  Kernels: naive, and in lanes             [S10] Training: synchronous SGD, PSGD, Hogwild
-     [S5]  Layers                                   [S11] Reports: saved parameters, CSV, progress, the machine
-     [S6]  Nets                                     [S12] Charts
-   A section uses only sections above it.
+   Contents. Part I is the book, to be read from top to bottom: a section uses only what stands above it, and the doors.
+
+     [S1]  Ground: configuration, errors, memory     [S7]  Losses
+     [S1.4] The doors to Part II                     [S8]  Nets: fused layers, the plan, running, looking inside
+     [S2]  Random numbers                            [S9]  Optimizers
+     [S3]  Tensors, named values, exact sums         [S10] Ranks: messages, all-reduce by hand, threads as ranks
+     [S4]  Data: files, partitions, batches          [S11] Training: one epoch driver; synchronous SGD, PSGD, Hogwild
+     [S5]  Kernels to read
+     [S6]  Layers: each whole in its subsection
+
+   Part II is the engine room; each room opens with what it is for.
+
+     [E1]  Lane kernels; Winograd's algorithm        [E5]  Doctor, profile, trace
+     [E2]  Cores, waiting, collectives in flight     [E6]  Files: outputs, JSON, saved parameters, CSV
+     [E3]  MPI                                       [E7]  Stroke font, synthetic digits
+     [E4]  Failure: watcher, guardian, usher         [E8]  Charts
+
+   Where a new thing goes: a layer is one subsection of [S6], an optimizer one of [S9], an all-reduce a schedule of [S10.3]
+   and its row, a way to train a method of [S11], a fusion of layers a row of [S8.2].
 
    Define before including, everywhere alike (all are off by default)
      DTRAIN_IMPLEMENTATION   this C file holds the implementation
-     DTRAIN_WITH_MPI         MPI ranks in [S8]; compile with mpicc
-     DTRAIN_WITH_THREADS     threads as ranks in [S8], Hogwild in [S10]; link with -pthread
-     DTRAIN_WITH_CHARTS      [S12]; needs stb_image_write.h
+     DTRAIN_WITH_MPI         ranks as processes, [E3]; compile with mpicc
+     DTRAIN_WITH_THREADS     threads as ranks [S10.5], Hogwild [S11.5]; link with -pthread
+     DTRAIN_WITH_CHARTS      [E8]; needs stb_image_write.h
      DT_STATIC               every function static to the including file
      DT_API                  what stands before each declaration; default extern
      DT_MALLOC, DT_FREE      both or neither; default malloc and free
@@ -57,7 +68,7 @@
    the same bits. -ffast-math and its parts are refused. Links with libm. C11; GCC or Clang give vectors, other
    compilers plain loops. Licence: MIT, at the end. */
 
-/* ==== [S1] Configuration, errors, memory, time ============================ */
+/* ==== [S1] Ground ======================================================= */
 
 /* ==== [S1.1] Configuration ================================================ */
 
@@ -77,7 +88,7 @@
 #undef DTI_IMPLEMENT /* here and below: that one error is enough */
 #endif
 /* Exact sums, exp and the tests for NaN are written for IEEE 754, and these flags are a licence to
-   compute something else. What shows in no macro is found when a net is built [S5.9]. */
+   compute something else. What shows in no macro is found when a net is built [E1.9]. */
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
     defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || \
     defined(_M_FP_FAST)
@@ -127,7 +138,7 @@
 #undef DTI_IMPLEMENT
 #endif
 
-#define DT_LANES 16 /* images in a lane group, on every machine: see [S4.3] */
+#define DT_LANES 16 /* images in a lane group, on every machine: see [E1.1] */
 
 #ifdef __cplusplus
 extern "C" {
@@ -147,7 +158,7 @@ extern "C" {
 /* A static function that some configurations do not call. */
 #define DTI_LOCAL static DTI_UNUSED
 /* Sanitizers put checks around every access, and take many minutes where templates are unrolled into
-   dozens of instances [S4.4]; so there is then one of each, with its sizes in variables. */
+   dozens of instances [E1.2]; so there is then one of each, with its sizes in variables. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DTI_SANITIZED
 #elif defined(__has_feature)
@@ -384,457 +395,133 @@ DTI_INLINE size_t dti_min_size(size_t a, size_t b) { return a < b ? a : b; }
 DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 #endif
 
-/* ==== [S1.4] Cores ======================================================== */
-#ifdef DTI_DECLARE
-/* dt_cores                                                            [S1.4]
-   Cores this process may run on: its affinity mask on Linux, so that taskset
-   and batch systems are believed, else the cores online. At least 1. A bound
-   on cpu time that a container sets by quota is not seen. */
+/* ==== [S1.4] The doors ==================================================== */
+
+/* This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to bottom, and uses what
+   stands above. Part II, rooms E1 to E8, is the engine: how the kernels are made fast, how ranks wait, fail and
+   are found, how files and charts are drawn. What Part I asks of Part II, and one room of a later one, stands
+   here, a line each. These are the only forward declarations of the file; a test holds the rest to its order. */
+#ifdef DTI_IMPLEMENT
+typedef struct dt_comm dt_comm;
+typedef struct dt_dataset dt_dataset;
+
+/* ---- E1, lane kernels: x, y of one lane group [C][H][W][16]; outputs overwritten, no alias; scratch as large as
+   dti_conv_scratch_floats says. packed: weights as the kernels read them, made once a step. */
+typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv; /* P = (H+2pad-K)/S + 1, Q likewise */
+DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c);
+DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c);
+DTI_LOCAL void dti_conv_pack(const dti_conv *c, const float *w, float *packed);
+DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *packed, const float *b, float *y,
+                                float *scratch);
+DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed, float *dx, float *scratch);
+DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy, float *dw, float *db,
+                                         float *scratch);
+/* convolution and 2x2 max-pooling in one; argmax: the place u*2 + v of each maximum. dx NULL: not wanted */
+DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed, const float *b, bool relu,
+                                     float *y, uint8_t *argmax, float *scratch);
+DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const float *packed, const float *dy,
+                                      const uint8_t *argmax, float *dx, float *dw, float *db, float *scratch);
+DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const float *x, float *y, uint8_t *argmax);
+DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy, const uint8_t *argmax, float *dx);
+/* a linear layer of I inputs and O outputs over G lane groups, which lie xs and ys floats apart */
+DTI_LOCAL size_t dti_linear_packed_floats(int I, int O);
+DTI_LOCAL void dti_linear_pack(int I, int O, const float *w, float *packed);
+DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs, const float *packed, const float *b,
+                                  float *y, size_t ys);
+DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, size_t dys, const float *packed, float *dx,
+                                        size_t dxs);
+DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw, float *db);
+
+/* Winograd's algorithm: rule says by which form a convolution goes, NULL for none; shares, whether it is better over
+   many lane groups at once. Backward: dx, or dw and db, may be NULL. */
+typedef struct dti_wino_form dti_wino_form;
+/* maps of several lane groups, `group` floats apart; argmax where they are pooled */
+typedef struct dti_wino_maps {
+    float *at;
+    uint8_t *argmax;
+    size_t group, argmax_group;
+    int channels, rows, columns;
+} dti_wino_maps;
+DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g);
+DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form);
+DTI_LOCAL size_t dti_wino_packed_floats(const dti_conv *g, const dti_wino_form *form);
+DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form *form);
+DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const float *w, float *packed);
+DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, int groups, const dti_wino_maps *x,
+                                const float *packed, const float *b, bool relu, const dti_wino_maps *y, float *scratch);
+DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, int groups, const dti_wino_maps *x,
+                                 const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw,
+                                 float *db, float *scratch);
+
+static void dti_sqrt_all(float *x, size_t n);                 /* x[i] = sqrt(x[i]) */
+static dt_err dti_check_thread(void);                         /* DT_ENUMERIC: this thread's processor is set oddly */
+static dt_err dti_check_arithmetic(void);                     /* the same, or the compiler broke IEEE 754 */
+static uint64_t dti_arithmetic_hash(void);                    /* of what decides a result's last bits */
+
+/* ---- E2, cores and waiting */
 DT_API int dt_cores(void);
-
-/* The vector instructions that the kernels [S4.3] were compiled to: "AVX-512, 16 lanes a register". */
-DT_API const char *dt_kernel_name(void);
-#endif
-
-#ifdef DTI_IMPLEMENT
-#if defined(__unix__) || defined(__APPLE__)
-#include <unistd.h>
-#endif
-
-/* The text after "name :" in a file like /proc/cpuinfo. False if there is none. */
-static bool dti_proc_line(const char *path, const char *name, char *out, size_t n) {
-    FILE *f = fopen(path, "r");
-    char line[1024];
-    bool found = false;
-    while (f && !found && fgets(line, sizeof line, f)) {
-        const char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, name, strlen(name)) != 0) continue;
-        const char *text = colon + 1 + strspn(colon + 1, " \t");
-        snprintf(out, n, "%.*s", (int)strcspn(text, "\n"), text);
-        found = true;
-    }
-    if (f) fclose(f);
-    return found;
-}
-
-/* /proc rather than sched_getaffinity, which the headers hide without _GNU_SOURCE. */
-DT_API int dt_cores(void) {
-    char mask[1024];
-    int cores = 0;
-    if (dti_proc_line("/proc/self/status", "Cpus_allowed:", mask, sizeof mask))
-        for (const char *s = mask; *s; ++s) {
-            const int digit = *s >= '0' && *s <= '9' ? *s - '0' : *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 0;
-            cores += (digit & 1) + (digit >> 1 & 1) + (digit >> 2 & 1) + (digit >> 3);
-        }
-#if defined(_SC_NPROCESSORS_ONLN)
-    if (cores < 1) cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-    return cores < 1 ? 1 : cores;
-}
-#endif
-
-#ifdef DTI_IMPLEMENT
-/* The cores a thread may run on, as bits. The system calls themselves, because the C library declares its wrappers only
-   for _GNU_SOURCE; elsewhere than on Linux nothing is known and nothing happens. */
 typedef struct dti_cpus { unsigned long bit[16]; } dti_cpus;
-#define DTI_CPU_BITS ((int)(8 * sizeof(unsigned long)))
-#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
-#include <sys/syscall.h>
-DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return syscall(SYS_sched_getaffinity, 0, sizeof *c, c) > 0; }
-DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { return syscall(SYS_sched_setaffinity, 0, sizeof *c, c) == 0; }
-#else
-DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return false; }
-DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { (void)c; return false; }
+DTI_LOCAL bool dti_cpus_get(dti_cpus *c);             /* false where nothing is known */
+DTI_LOCAL bool dti_cpus_set(const dti_cpus *c);
+DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k);       /* keeps this thread on the k-th of these cores */
+DTI_LOCAL void dti_doze(long microseconds);
+DTI_LOCAL void dti_move(dt_comm *c, int place, int places);   /* this rank waits at that place, one of so many */
+
+/* ---- E3, MPI, asked by E2 */
+struct dti_flight;
+static dt_err dti_mpi_reduce_start(dt_comm *c, struct dti_flight *f);
+static dt_err dti_mpi_reduce_test(dt_comm *c, struct dti_flight *f, bool *done);
+
+/* ---- E4, failure: a rank shows that it lives, and hears who does not */
+static void dti_be_patient(dt_comm *c, double seconds);       /* before a silent rank counts as hung */
+static dt_err dti_look_around(dt_comm *c);                    /* DT_ECOMM if another rank is gone or hangs */
+static dt_err dti_give_up(dt_comm *c, int failed);            /* the error of waiting for that rank */
+static uint64_t dti_build_hash(void);                         /* of what two ranks must have in common */
+DT_API void dt_comm_progress(dt_comm *comm, uint64_t step, const char *what);
+DT_API void dt_comm_phase(dt_comm *comm, const char *what);
+DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
+static void dti_beats(dt_comm *c, bool at_once);              /* several hosts: tells the others that this one lives */
+static dt_err dti_miss_a_host(dt_comm *c);
+#ifdef DTRAIN_WITH_MPI
+struct dti_guard;
+static bool dti_speaks_first(dt_comm *c);
+static void dti_beats_start(dt_comm *c);
+static void dti_beats_stop(dt_comm *c);
+static void dti_farewell(dt_comm *c, int farewell);           /* how far this rank has come with its end */
+static dt_err dti_guardian_start(struct dti_guard **guard);
+static void dti_start_over(const struct dti_guard *guard, bool well);
+static void dti_guard_hosts(dt_comm *c);
+static dt_err dti_watcher_start(dt_comm *c, int fd);
+static void dti_watcher_stop(dt_comm *c);
+static void dti_watcher_detach(int fd, int other);
+static void dti_watcher_leave(int size, int here);
+static void *dti_map(size_t bytes);                           /* memory that later children share */
+static void dti_unmap(void *memory, size_t bytes);
+DTI_LOCAL int dti_launched_ranks(void);
 #endif
 
-/* Keeps the calling thread on the k-th of these cores. Not being allowed to is no error: it then stays where it is put. */
-DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
-    dti_cpus one = { { 0 } };
-    for (int at = 0; at < 16 * DTI_CPU_BITS; ++at)
-        if (allowed->bit[at / DTI_CPU_BITS] >> (at % DTI_CPU_BITS) & 1ul && k-- == 0) {
-            one.bit[at / DTI_CPU_BITS] = 1ul << (at % DTI_CPU_BITS);
-            (void)dti_cpus_set(&one);
-            return;
-        }
-}
-#endif
+/* ---- E5, traces */
+DT_API void dt_trace(dt_comm *comm, const char *name, double start, double end);
+static void dti_trace_add(dt_comm *c, const char *name, double start, double end);
 
-/* ==== [S1.5] Files ======================================================== */
-
-/* A file is replaced whole. What is written goes into a new file beside it,
-   which takes its name once all of it is on the disk: whoever reads meanwhile,
-   or after the power failed, finds the old file or the new one, never half.
-
-       x.part    created, written, flushed to the disk, closed, renamed to x
-       folder    flushed to the disk, so that the new name lasts as well
-
-   The new file gets the permissions and the owner of the old one, and a link is
-   followed to the file it names. Where a new file cannot take the old one's
-   place, the old one is written as it stands: a device, a pipe, a file with
-   several names, another user's file, a folder that takes no new files. */
-#ifdef DTI_DECLARE
-/* dt_check_writable: whether a file of this name could be written now, to be asked before the
-   hours of work that the file is for; nothing is changed. DT_EIO with the reason, such as a
-   folder that does not exist. */
-DT_API dt_err dt_check_writable(const char *path);
-#endif
-
-#ifdef DTI_IMPLEMENT
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/stat.h>
-/* POSIX functions are declared: unless the program asks for strict C and for nothing more. */
-#if defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE) || !(defined(__GLIBC__) || defined(__STRICT_ANSI__))
-#define DTI_POSIX_FILES
-#include <fcntl.h>
-#endif
-#endif
-
+/* ---- E6, files. An output is written beside its place, and takes it when it is whole. */
 enum { DTI_PATH_MAX = 1024 };
-
-/* Opens a file to read. A pipe or a device in its place is refused: opening a pipe would wait
-   until somebody writes. */
-static FILE *dti_open_plain(const char *path) {
-#if defined(__unix__) || defined(__APPLE__)
-    struct stat s;
-    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
-        const char *kind = S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device";
-        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, kind);
-        return NULL;
-    }
-#endif
-    errno = 0;
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
-    return f;
-}
-
-/* A file being written. beside is empty where the target itself is written. */
 typedef struct dti_output {
     FILE *file;
     const char *path;                            /* as the caller names it */
     char target[DTI_PATH_MAX];                   /* the same, links followed */
     char beside[DTI_PATH_MAX + 16];
 } dti_output;
+static bool dti_file_exists(const char *path);                /* also one that may not be read */
+static FILE *dti_open_plain(const char *path);                /* to read; NULL for what is no plain file, or not there */
+static dt_err dti_output_open(dti_output *o, const char *path);
+static dt_err dti_output_close(dti_output *o);
+static void dti_output_drop(dti_output *o);
+static size_t dti_utf8_bytes(const char *s, size_t left);     /* of the character at s; 0 if it is none */
+static void dti_json_quote(char *out, const char *text);
 
-static dt_err dti_output_failed(const dti_output *o, int why) {
-    return dti_fail(DT_EIO, "%s: cannot write it: %s", o->path,
-                    why ? strerror(why) : "the reason is not known");
-}
-
-#ifdef DTI_POSIX_FILES
-/* A new file with the permissions and the owner of the old one, from its first moment no more
-   open than that. */
-static FILE *dti_create(const char *path, const struct stat *old) {
-    struct stat now;
-    const int fd =
-        open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
-    if (fd < 0) return NULL;
-    bool alike = fstat(fd, &now) == 0;
-    const bool ours = alike && (!old || (now.st_uid == old->st_uid && now.st_gid == old->st_gid));
-    if (alike && !ours) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
-    if (alike && old) alike = fchmod(fd, old->st_mode & 07777) == 0;
-    FILE *f = alike ? fdopen(fd, "wb") : NULL;
-    if (f) return f;
-    const int why = errno;
-    close(fd);
-    unlink(path);
-    errno = why;
-    return NULL;
-}
-
-/* Opens the file beside. false: the target is to be written as it stands. true with no o->file:
-   errno says what failed. */
-static bool dti_output_beside(dti_output *o) {
-    struct stat old, link;
-    const bool there = stat(o->path, &old) == 0;
-    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0))
-        return false;
-    if (!there && (errno != ENOENT || !*o->path)) return false;
-    if (!there && lstat(o->path, &link) == 0) return false; /* a link to what is not there yet */
-    char *real = there ? realpath(o->path, NULL) : NULL;
-    const int length = snprintf(o->target, sizeof o->target, "%s", real ? real : o->path);
-    free(real);
-    if (length < 0 || (size_t)length >= sizeof o->target) return false;
-    /* x.part may be a file of the user's, or of another run's */
-    for (int i = 1; i < 100; ++i) {
-        if (i == 1) snprintf(o->beside, sizeof o->beside, "%s.part", o->target);
-        else snprintf(o->beside, sizeof o->beside, "%s.part%d", o->target, i);
-        o->file = dti_create(o->beside, there ? &old : NULL);
-        if (o->file || errno != EEXIST) break;
-    }
-    if (o->file) return true;
-    o->beside[0] = '\0';
-    return !there ||
-           (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
-}
-
-/* Waits until the disk has it. What is no file of a disk cannot be waited for. */
-static bool dti_flush_to_disk(int fd) {
-    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
-}
-
-static bool dti_flush_folder(const char *path) {
-    char folder[DTI_PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
-    const int fd = open(folder, O_RDONLY | O_CLOEXEC);
-    /* a folder may be written and not read: this is all there is to do */
-    if (fd < 0) return true;
-    const bool good = dti_flush_to_disk(fd);
-    close(fd);
-    return good;
-}
-
-DT_API dt_err dt_check_writable(const char *path) {
-    DTI_NEED(path, "path", DT_EARG);
-    dti_output o = { .path = path };
-    if (dti_output_beside(&o)) {
-        if (!o.file) return dti_output_failed(&o, errno);
-        fclose(o.file);
-        unlink(o.beside);
-        return DT_OK;
-    }
-    struct stat s;
-    /* not opened: whoever reads a pipe would take that for its end */
-    if (stat(path, &s) == 0) {
-        if (S_ISDIR(s.st_mode)) return dti_output_failed(&o, EISDIR);
-        return access(path, W_OK) == 0 ? DT_OK : dti_output_failed(&o, errno);
-    }
-    /* what a link names comes into being, empty */
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return dti_output_failed(&o, errno);
-    close(fd);
-    return DT_OK;
-}
-#else
-static bool dti_output_beside(dti_output *o) { (void)o; return false; }
-DT_API dt_err dt_check_writable(const char *path) {
-    DTI_NEED(path, "path", DT_EARG);
-    FILE *f = fopen(path, "ab");
-    if (f) fclose(f);
-    return f ? DT_OK : dti_output_failed(&(dti_output){ .path = path }, errno);
-}
-#endif
-
-static dt_err dti_output_open(dti_output *o, const char *path) {
-    memset(o, 0, sizeof *o);
-    o->path = path;
-    errno = 0;
-    if (!dti_output_beside(o)) o->file = fopen(path, "wb");
-    return o->file ? DT_OK : dti_output_failed(o, errno);
-}
-
-/* Gives up what was written. Where it was written in place, the half stays. */
-static void dti_output_drop(dti_output *o) {
-    fclose(o->file);
-    if (o->beside[0]) remove(o->beside);
-}
-
-/* Ends a file that is complete. It takes the name only if every byte has arrived. */
-static dt_err dti_output_close(dti_output *o) {
-    /* if not, errno is still that of the write that failed */
-    bool good = !ferror(o->file);
-    if (good) errno = 0;
-    good = good && fflush(o->file) == 0;
-#ifdef DTI_POSIX_FILES
-    good = good && dti_flush_to_disk(fileno(o->file));
-#endif
-    int why = errno;
-    if (fclose(o->file) != 0 && good) { good = false; why = errno; }
-    if (good && o->beside[0]) {
-        good = rename(o->beside, o->target) == 0;
-#ifdef DTI_POSIX_FILES
-        if (good && !dti_flush_folder(o->target)) return dti_output_failed(o, errno);
-#endif
-        why = errno;
-    }
-    if (good) return DT_OK;
-    if (o->beside[0]) remove(o->beside);
-    return dti_output_failed(o, why);
-}
-#endif
-
-/* ==== [S1.6] JSON ========================================================= */
-
-/* Text between programs (RFC 8259): {"name": value, ...}, [value, ...], "text",
-   numbers. There is no tree of values here. Whoever reads knows what must come
-   next, and asks for that: a name, a number, one more item of a list. Anything
-   else is an error, so text from outside cannot lead anywhere, however deep its
-   brackets are. The first error stays, with the place it was met at. */
-#ifdef DTI_IMPLEMENT
-/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off,
-   overlong, half of a surrogate pair, or beyond U+10FFFF. */
-static size_t dti_utf8_bytes(const char *s, size_t left) {
-    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff,
-                   b = left > 1 ? (unsigned char)s[1] : 0;
-    const size_t n = a < 0x80 ? 1 : a < 0xc2 ? 0 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 0;
-    if (n > left) return 0;
-    for (size_t i = 1; i < n; ++i)
-        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
-    if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0) || (a == 0xf0 && b < 0x90) ||
-        (a == 0xf4 && b >= 0x90))
-        return 0;
-    return n;
-}
-
-static size_t dti_utf8_put(char *out, uint32_t code) {
-    static const unsigned char first[5] = { 0, 0x00, 0xc0, 0xe0, 0xf0 };
-    const size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = n; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
-    out[0] = (char)(first[n] | code);
-    return n;
-}
-
-/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not
-   UTF-8 becomes U+FFFD. */
-static void dti_json_quote(char *out, const char *text) {
-    *out++ = '"';
-    for (size_t n; *text; text += n) {
-        if ((n = dti_utf8_bytes(text, strlen(text))) == 0) {
-            out += dti_utf8_put(out, 0xfffd);
-            n = 1;
-            continue;
-        }
-        if ((unsigned char)*text < ' ') {
-            out += sprintf(out, "\\u%04x", (unsigned)*text);
-            continue;
-        }
-        if (*text == '"' || *text == '\\') *out++ = '\\';
-        memcpy(out, text, n);
-        out += n;
-    }
-    memcpy(out, "\"", 2);
-}
-
-typedef struct dti_json {
-    const char *begin, *at, *end;                /* the text, and where the next byte is read */
-    const char *why;                             /* the first error; NULL: none so far */
-} dti_json;
-
-static bool dti_json_fail(dti_json *j, const char *why) {
-    if (!j->why) j->why = why;
-    return false;
-}
-
-/* The next byte that is not blank, which stays where it is; 0 at the end. */
-static char dti_json_peek(dti_json *j) {
-    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'))
-        ++j->at;
-    return j->at < j->end ? *j->at : '\0';
-}
-
-/* For sentences, a string as it was written, which has no control characters: where it begins,
-   and how much to show. */
-static const char *dti_json_here(dti_json *j) { dti_json_peek(j); return j->at; }
-static int dti_json_shown(const dti_json *j, const char *from) {
-    size_t n = dti_min_size((size_t)(j->at - from), 80);
-    /* without the colon; cut inside a string, to its start */
-    while (n > 0 && from[n - 1] != '"') --n;
-    return (int)n;
-}
-
-static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
-    if (j->why || dti_json_peek(j) != wanted) return dti_json_fail(j, otherwise);
-    ++j->at;
-    return true;
-}
-
-/* Whether one more item follows in a list or an object of which `count` have been read; takes the
-   comma or the end. */
-static bool dti_json_more(dti_json *j, int count, char end) {
-    if (j->why) return false;
-    if (dti_json_peek(j) == end) { ++j->at; return false; }
-    return count == 0 ||
-           dti_json_take(j, ',', end == '}' ? "',' or '}' is missing" : "',' or ']' is missing");
-}
-
-static bool dti_json_hex(dti_json *j, uint32_t *code) { /* \u and four digits */
-    if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u')
-        return dti_json_fail(j, "an escape that JSON does not have");
-    *code = 0;
-    for (int i = 2; i < 6; ++i) {
-        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-        const char *d = j->at[i] ? strchr(digits, j->at[i]) : NULL;
-        if (!d) return dti_json_fail(j, "\\u without four hexadecimal digits");
-        *code = *code << 4 | ((uint32_t)(d - digits) & 15);
-    }
-    j->at += 6;
-    return true;
-}
-
-/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits,
-   DC00 + ten more. */
-static size_t dti_json_escape(dti_json *j, char *out) {
-    static const char letter[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-    const char *known = j->end - j->at > 1 && j->at[1] ? strchr(letter, j->at[1]) : NULL;
-    uint32_t code, low = 0;
-    if (known) { j->at += 2; *out = meant[known - letter]; return 1; }
-    if (!dti_json_hex(j, &code)) return 0;
-    if (code >= 0xd800 && code < 0xe000) {
-        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff)
-            return dti_json_fail(j, "half of a surrogate pair");
-        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-    }
-    return dti_utf8_put(out, code);
-}
-
-/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut,
-   and *length then >= size. */
-static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length) {
-    *length = 0;
-    if (!dti_json_take(j, '"', "'\"' is missing")) return false;
-    while (j->at < j->end && *j->at != '"') {
-        char one[4];
-        size_t n = 0;
-        if (*j->at == '\\') n = dti_json_escape(j, one);
-        else if ((unsigned char)*j->at < ' ') dti_json_fail(j, "a control character in a string");
-        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) > 0) {
-            memcpy(one, j->at, n);
-            j->at += n;
-        } else dti_json_fail(j, "a string that is not UTF-8");
-        if (n == 0) return false;
-        for (size_t i = 0; i < n; ++i)
-            if (*length + i + 1 < size) out[*length + i] = one[i];
-        *length += n;
-    }
-    if (size) out[dti_min_size(*length, size - 1)] = '\0';
-    return dti_json_take(j, '"', "a string without an end");
-}
-
-/* A name and its colon. */
-static bool dti_json_name(dti_json *j, char *out, size_t size, size_t *length) {
-    return dti_json_string(j, out, size, length) && dti_json_take(j, ':', "':' is missing");
-}
-
-/* A whole number from 0 to 2^64 - 1. */
-static bool dti_json_whole(dti_json *j, uint64_t *number) {
-    const char first = dti_json_peek(j), *from = j->at;
-    *number = 0;
-    if (first < '0' || first > '9')
-        return dti_json_fail(j, "a whole number, 0 or more, is missing");
-    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; ++j->at) {
-        const uint64_t digit = (uint64_t)(*j->at - '0');
-        if (*number > (UINT64_MAX - digit) / 10) return dti_json_fail(j, "a number beyond 64 bits");
-        *number = 10 * *number + digit;
-    }
-    if (first == '0' && j->at - from > 1) return dti_json_fail(j, "a number that begins with 0");
-    if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E'))
-        return dti_json_fail(j, "a number that is not whole");
-    return true;
-}
-
-/* [number, ...]: how many, or -1. More than `most` are an error. */
-static int dti_json_wholes(dti_json *j, uint64_t *out, int most) {
-    int n = 0;
-    dti_json_take(j, '[', "'[' is missing");
-    for (; dti_json_more(j, n, ']'); ++n) {
-        if (n == most) dti_json_fail(j, "a list that is too long");
-        else dti_json_whole(j, &out[n]);
-    }
-    return j->why ? -1 : n;
-}
+/* ---- E7, drawn digits */
+static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test);
 #endif
 
 /* ==== [S2] Random numbers ================================================= */
@@ -1102,17 +789,644 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n) {
 }
 #endif
 
-/* ==== [S4] Kernels ============================================================
-   Convolution, max-pooling and the linear layer, each twice: a naive twin in the order of the formula, to be read and to be
-   compared with ([S4.1], [S4.2]), and a fast one on lane groups, which the layers of [S5] call ([S4.3] to [S4.10]).
+/* ==== [S4] Data =========================================================== */
+
+/* From bytes on disk to one step's images: the stroke font that synthetic
+   digits (and the charts of [E8]) are drawn with, IDX files, finding a data
+   set by name, partitions and samplers, and the batches that trainers ask for. */
+
+/* ==== [S4.1] Datasets ===================================================== */
+
+/* A dataset is two blocks of bytes: the pixels of all images, one after the
+   other, and one label an image. Pixels stay bytes until a lane group is packed;
+   mean and std say how, x = (pixel/255 - mean[c]) / std[c]. */
+#ifdef DTI_DECLARE
+#define DT_MAX_CHANNELS 16                /* of a dataset; a dt_batch made by hand may have more */
+typedef struct dt_dataset {
+    char name[32];                       /* "MNIST", "Fashion-MNIST", "synthetic digits", "IDX" */
+    uint32_t count;                      /* N images */
+    int channels, height, width, classes;
+    uint8_t *pixels;                     /* (N,C,H,W), one block */
+    uint8_t *labels;                     /* (N), each below classes */
+    float mean[DT_MAX_CHANNELS], std[DT_MAX_CHANNELS]; /* per channel, of pixel/255 */
+    char source[256];                    /* the folder or file it was read from */
+    uint64_t hash;                       /* of pixels and labels: equal hash, equal data */
+    bool is_view;                        /* the blocks belong to another dataset */
+} dt_dataset;
+
+/* dt_idx_load                                                  [S4.2]  chapter 2
+   Reads one pair of IDX files (LeCun, Cortes, Burges, "The MNIST database"), 1 channel, and measures mean and std.
+   Every size is held against the file's length before memory is asked for. DT_EIO if a file cannot be opened or read,
+   DT_EDATA if it is not what it should be, with one sentence that names the file and the numbers. *d is overwritten;
+   after an error it is empty. */
+DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes);
+
+/* dt_dataset_find                                              [S4.3]  chapter 2
+   Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data. "auto", or NULL, takes
+   MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone; where it is not and ./data has neither, the
+   synthetic digits. train->name says which. Asked for by name or by $DTRAIN_DATA and not there: DT_EIO with what is there
+   and how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
+DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which);
+
+/* dt_dataset_synthetic                                         [E7.2]  chapter 2
+   Draws count digits, 28x28: image i is a function of (seed, i) alone, the same bits on every machine. The sets of
+   dt_dataset_find are images 0..59999 and 60000..69999 of seed 1. About 12 us an image. DT_EARG if count is 0. */
+DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed);
+
+/* dt_dataset_view: images first .. first+count-1 of another dataset, not copied; `of` must outlive the view, which
+   keeps its mean and std. DT_EARG if the range is empty or leaves the dataset. */
+DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count);
+
+/* dt_dataset_free: gives the blocks back (a view has none) and empties the struct. An empty one is allowed, also NULL. */
+DT_API void dt_dataset_free(dt_dataset *d);
+#endif
+
+#ifdef DTI_IMPLEMENT
+DT_API void dt_dataset_free(dt_dataset *d) {
+    if (!d) return;
+    if (!d->is_view) {
+        dti_release(d->pixels);
+        dti_release(d->labels);
+    }
+    memset(d, 0, sizeof *d);
+}
+
+DTI_LOCAL size_t dti_image_bytes(const dt_dataset *d) {
+    return dti_times((size_t)d->channels, dti_times((size_t)d->height, (size_t)d->width));
+}
+
+/* Sets the sizes and allocates both blocks. */
+static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int height, int width, int classes) {
+    d->count = count;
+    d->channels = 1;
+    d->height = height;
+    d->width = width;
+    d->classes = classes;
+    if (dti_times(count, dti_image_bytes(d)) > SIZE_MAX / 2)
+        return dti_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height, width);
+    d->pixels = dti_alloc((size_t)count * dti_image_bytes(d));
+    d->labels = dti_alloc(count);
+    return d->pixels && d->labels ? DT_OK : DT_ENOMEM;
+}
+
+/* Integer sums, so mean and std do not depend on the order of addition. */
+static void dti_dataset_measure(dt_dataset *d) {
+    const size_t plane = (size_t)d->height * (size_t)d->width;
+    for (int c = 0; c < d->channels; ++c) {
+        uint64_t sum = 0, squares = 0;
+        for (uint32_t n = 0; n < d->count; ++n) {
+            const uint8_t *x = d->pixels + ((size_t)n * (size_t)d->channels + (size_t)c) * plane;
+            for (size_t i = 0; i < plane; ++i) { sum += x[i]; squares += (uint64_t)x[i] * x[i]; }
+        }
+        const double count = (double)d->count * (double)plane, mean = (double)sum / count;
+        const double variance = (double)squares / count - mean * mean;
+        d->mean[c] = (float)(mean / 255.0);
+        d->std[c] = variance > 0.0 ? (float)(sqrt(variance) / 255.0) : 1.0f; /* a constant image stays finite */
+    }
+}
+
+static void dti_dataset_hash(dt_dataset *d) {
+    d->hash = dt_hash(d->labels, d->count, dt_hash(d->pixels, (size_t)d->count * dti_image_bytes(d), 0));
+}
+
+/* A dataset that can be used: also one that a program has put together itself. */
+static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
+    if (!d) return dti_fail(DT_EARG, "%s: the dataset must not be NULL", who);
+    if (!d->pixels || !d->labels || d->count == 0) return dti_fail(DT_EARG, "%s: the dataset is empty", who);
+    if (d->channels < 1 || d->channels > DT_MAX_CHANNELS || d->height < 1 || d->width < 1)
+        return dti_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels", who, d->channels, d->height, d->width, DT_MAX_CHANNELS);
+    if (dti_times(d->count, dti_image_bytes(d)) > SIZE_MAX / 2)
+        return dti_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold", who, (unsigned)d->count, d->channels, d->height, d->width);
+    return DT_OK;
+}
+
+DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count) {
+    DTI_NEED(view, "view", DT_EARG);
+    DT_TRY(dti_check_dataset("a view", of));
+    if (count == 0 || first >= of->count || count > of->count - first)
+        return dti_fail(DT_EARG, "a view of %u images from %u on leaves the dataset \"%s\" of %u images", count, first,
+                        of->name, of->count);
+    dt_dataset v = *of;
+    v.pixels = of->pixels + (size_t)first * dti_image_bytes(of);
+    v.labels = of->labels + first;
+    v.count = count;
+    v.is_view = true;
+    dti_dataset_hash(&v);
+    *view = v;
+    return DT_OK;
+}
+#endif
+
+/* ==== [S4.2] IDX files ==================================================== */
+
+/* An IDX file is a header of big-endian 32-bit numbers and then the bytes:
+
+       images   0x00000803  N  rows  columns   N*rows*columns pixels
+       labels   0x00000801  N                  N labels
+
+   The header comes from outside, so nothing in it is believed: the length that it
+   promises must be the file's length, to the byte. Rows and columns end at 4096,
+   which keeps N*rows*columns below 2^56. */
+#ifdef DTI_IMPLEMENT
+typedef struct dti_idx {
+    FILE *file;
+    const char *path;
+    uint32_t count, rows, columns;
+} dti_idx;
+
+static uint32_t dti_big_endian(const uint8_t *b) {
+    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
+
+enum { DTI_IDX_IMAGES = 0x803, DTI_IDX_LABELS = 0x801, DTI_IDX_MAX_SIDE = 4096 };
+
+/* Why the first bytes are not those of the wanted kind of file. */
+static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got, uint32_t wanted) {
+    const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
+    const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
+    if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b)
+        return dti_fail(DT_EDATA, "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
+    if (got < 4) return dti_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got, kind);
+    if (dti_big_endian(head) == (wanted ^ DTI_IDX_IMAGES ^ DTI_IDX_LABELS))
+        return dti_fail(DT_EDATA, "%s is an IDX file of %s where %s are expected: are the two files swapped?", path, other, kind);
+    return dti_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path, (unsigned)dti_big_endian(head),
+                    kind, (unsigned)wanted);
+}
+
+/* Opens the file, checks the header against the length, and leaves the position at the first data byte. */
+static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
+    const size_t header = wanted == DTI_IDX_IMAGES ? 16 : 8;
+    uint8_t head[16];
+    memset(f, 0, sizeof *f);
+    f->path = path;
+    f->file = dti_open_plain(path);
+    if (!f->file) return DT_EIO;
+    const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
+    if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0) return dti_fail(DT_EIO, "%s is not a plain file", path);
+    const size_t got = fread(head, 1, header, f->file);
+    if (ferror(f->file)) return dti_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
+    if (got < 4 || dti_big_endian(head) != wanted) return dti_idx_wrong_magic(path, head, got, wanted);
+    if (got < header) return dti_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got, header);
+    f->count = dti_big_endian(head + 4);
+    f->rows = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 8) : 1;
+    f->columns = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 12) : 1;
+    if (f->count == 0) return dti_fail(DT_EDATA, "%s holds no %s", path, wanted == DTI_IDX_IMAGES ? "images" : "labels");
+    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE || f->columns > DTI_IDX_MAX_SIDE)
+        return dti_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d", path, f->rows, f->columns,
+                        DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
+    const uint64_t promised = header + (uint64_t)f->count * f->rows * f->columns;
+    if ((uint64_t)length < promised)
+        return dti_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path, length,
+                        (unsigned long long)promised);
+    if ((uint64_t)length > promised)
+        return dti_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu", path,
+                        (unsigned long long)((uint64_t)length - promised), length, (unsigned long long)promised);
+    return DT_OK;
+}
+
+static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
+    const size_t bytes = (size_t)f->count * f->rows * f->columns, got = fread(out, 1, bytes, f->file);
+    return got == bytes ? DT_OK : dti_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path, got, bytes);
+}
+
+static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels, int classes) {
+    if (images->count != labels->count)
+        return dti_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path, images->count, labels->path, labels->count);
+    DT_TRY(dti_dataset_alloc(d, images->count, (int)images->rows, (int)images->columns, classes));
+    DT_TRY(dti_idx_read(images, d->pixels));
+    DT_TRY(dti_idx_read(labels, d->labels));
+    for (uint32_t n = 0; n < d->count; ++n)
+        if (d->labels[n] >= classes)
+            return dti_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes", labels->path, d->labels[n], n, classes);
+    return DT_OK;
+}
+
+DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes) {
+    dti_idx images, labels = { NULL, NULL, 0, 0, 0 };
+    DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
+    memset(d, 0, sizeof *d);
+    if (classes < 1 || classes > 256) return dti_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
+    dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
+    if (err == DT_OK) err = dti_idx_open(&labels, labels_path, DTI_IDX_LABELS);
+    if (err == DT_OK) err = dti_idx_read_pair(d, &images, &labels, classes);
+    if (images.file) fclose(images.file);
+    if (labels.file) fclose(labels.file);
+    if (err != DT_OK) {
+        dt_dataset_free(d);
+        return err;
+    }
+    snprintf(d->name, sizeof d->name, "IDX");
+    snprintf(d->source, sizeof d->source, "%.255s", images_path);
+    dti_dataset_measure(d);
+    dti_dataset_hash(d);
+    return DT_OK;
+}
+#endif
+
+/* ==== [S4.3] Finding a dataset ============================================ */
+
+/* $DTRAIN_DATA is searched first, then ./data. In each, a dataset is a folder
+   with four plain IDX files; torchvision's folder names are known too.
+   $DTRAIN_DATA may also point straight at the four files. They are named alike
+   for MNIST and Fashion-MNIST, so there the first ten labels decide.
+   A dataset counts as present when one of its four files is there; that the
+   others are missing is then an error, not a reason to take something else.
+   And who sets $DTRAIN_DATA asks for what it names: if that holds no dataset,
+   "auto" takes neither ./data nor the synthetic digits for it. */
+#ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <dirent.h>
+#endif
+
+typedef struct dti_known_set {
+    const char *option, *name;
+    const char *folders[3];
+    float mean, std; /* of the training images' pixel/255, as everybody rounds them */
+} dti_known_set;
+
+static const dti_known_set dti_known_sets[2] = {
+    { "mnist", "MNIST", { "mnist", "MNIST", "MNIST/raw" }, 0.1307f, 0.3081f },
+    { "fashion", "Fashion-MNIST", { "fashion", "fashion-mnist", "FashionMNIST/raw" }, 0.2860f, 0.3530f },
+};
+
+static const char *const dti_idx_files[4] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
+                                              "t10k-labels-idx1-ubyte" };
+
+/* Where file i of a set is: train-images-idx3-ubyte, or train-images.idx3-ubyte, as some archives
+   unpack it. */
+static bool dti_idx_path(char *path, size_t size, const char *folder, int i, const char *suffix) {
+    const int length = snprintf(path, size, "%s/%s%s", folder, dti_idx_files[i], suffix);
+    if (length < 0 || (size_t)length >= size) return false;
+    char *mark = path + strlen(folder) + 1 + (strstr(dti_idx_files[i], "-idx") - dti_idx_files[i]);
+    if (dti_file_exists(path)) return true;
+    *mark = '.';
+    if (dti_file_exists(path)) return true;
+    *mark = '-';
+    return false;
+}
+
+static bool dti_any_idx_file(const char *folder, const char *suffix) {
+    char path[DTI_PATH_MAX + 64];
+    for (int i = 0; i < 4; ++i)
+        if (dti_idx_path(path, sizeof path, folder, i, suffix)) return true;
+    return false;
+}
+
+static bool dti_is_fashion(const char *folder) {
+    static const uint8_t first[10] = { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 };
+    char path[DTI_PATH_MAX + 64];
+    uint8_t head[18];
+    FILE *f = dti_idx_path(path, sizeof path, folder, 1, "") ? dti_open_plain(path) : NULL;
+    const size_t got = f ? fread(head, 1, sizeof head, f) : 0;
+    if (f) fclose(f);
+    return got == sizeof head && memcmp(head + 8, first, sizeof first) == 0;
+}
+
+typedef struct dti_search {
+    char folder[DTI_PATH_MAX]; /* where the files are */
+    char zipped[DTI_PATH_MAX]; /* a folder that has them with gzip only, for the error text */
+    bool found;
+} dti_search;
+
+static bool dti_search_folder(dti_search *s, const char *root, const char *sub) {
+    char folder[DTI_PATH_MAX];
+    const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
+    if (n < 0 || (size_t)n >= sizeof folder) return false;
+    if (!dti_any_idx_file(folder, "")) {
+        if (!s->zipped[0] && dti_any_idx_file(folder, ".gz")) memcpy(s->zipped, folder, sizeof folder);
+        return false;
+    }
+    memcpy(s->folder, folder, sizeof folder);
+    return s->found = true;
+}
+
+static void dti_search_set(dti_search *s, const dti_known_set *set, const char *given,
+                           bool elsewhere) {
+    for (int i = 0; given && i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
+    if (given && dti_is_fashion(given) == (set == &dti_known_sets[1]) &&
+        dti_search_folder(s, given, ""))
+        return;
+    for (int i = 0; elsewhere && i < 3; ++i)
+        if (dti_search_folder(s, "data", set->folders[i])) return;
+}
+
+/* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
+static void dti_describe_folder(const char *folder, char *text, size_t size) {
+#if defined(__unix__) || defined(__APPLE__)
+    DIR *d = opendir(folder);
+    if (!d) { snprintf(text, size, "%s", strerror(errno)); return; }
+    size_t used = (size_t)snprintf(text, size, "it holds");
+    int n = 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.' || ++n > 3) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s %.30s", n > 1 ? "," : "", e->d_name);
+    }
+    closedir(d);
+    for (char *c = text; *c; ++c) if ((unsigned char)*c < ' ') *c = '?';
+    if (n == 0) snprintf(text, size, "it is empty");
+    else if (n > 3) snprintf(text + used, size - used, " and %d more", n - 3);
+#else
+    snprintf(text, size, "it holds none of their files");
+    (void)folder;
+#endif
+}
+
+static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given,
+                              bool elsewhere) {
+    const char *advice =
+        "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
+    char held[160];
+    if (s->zipped[0])
+        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, "
+                        "or run \"make data\"", names, s->zipped);
+    if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
+    dti_describe_folder(given, held, sizeof held);
+    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held, elsewhere ? " nor in ./data" : "", advice);
+}
+
+/* part 0 are the training files, part 1 the test files. */
+static dt_err dti_load_part(dt_dataset *d, const char *folder, const dti_known_set *set, int part) {
+    char images[DTI_PATH_MAX + 64], labels[DTI_PATH_MAX + 64];
+    if (!d) return DT_OK;
+    dti_idx_path(images, sizeof images, folder, 2 * part, "");
+    dti_idx_path(labels, sizeof labels, folder, 2 * part + 1, "");
+    DT_TRY(dt_idx_load(d, images, labels, 10));
+    snprintf(d->name, sizeof d->name, "%s", set->name);
+    snprintf(d->source, sizeof d->source, "%.255s", folder);
+    d->mean[0] = set->mean;
+    d->std[0] = set->std;
+    return DT_OK;
+}
+
+static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *folder, const dti_known_set *set) {
+    dt_err err = dti_load_part(train, folder, set, 0);
+    if (err == DT_OK) err = dti_load_part(test, folder, set, 1);
+    if (err == DT_OK && train && test && (train->height != test->height || train->width != test->width))
+        err = dti_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder, train->height, train->width,
+                       test->height, test->width);
+    if (err != DT_OK) {
+        dt_dataset_free(train);
+        dt_dataset_free(test);
+    }
+    return err;
+}
+
+DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which) {
+    dti_search search = { .found = false };
+    if (train) memset(train, 0, sizeof *train);
+    if (test) memset(test, 0, sizeof *test);
+    const bool any = !which || strcmp(which, "auto") == 0;
+    const char *given = getenv("DTRAIN_DATA");
+    if (given && !*given) given = NULL;
+    for (int i = 0; i < 2; ++i) {
+        const dti_known_set *set = &dti_known_sets[i];
+        if (!any && strcmp(which, set->option) != 0) continue;
+        dti_search_set(&search, set, given, !any || !given);
+        if (search.found) return dti_load_set(train, test, search.folder, set);
+        if (!any) return dti_set_missing(&search, set->name, given, true);
+    }
+    if (any && given) return dti_set_missing(&search, "MNIST or Fashion-MNIST", given, false);
+    if (any || strcmp(which, "synthetic") == 0) return dti_synthetic_sets(train, test);
+    return dti_fail(DT_EARG, "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
+}
+#endif
+
+/* ==== [S4.4] Partition and sampler ======================================== */
+
+/* Two ways to give every rank its images. A partition cuts a shuffled dataset once
+   into shares, for workers that never meet (PSGD). The sampler deals a new shuffle
+   out in every epoch as PyTorch's DistributedSampler does, equally many to each
+   rank: it repeats or drops a few images to come out even, so its epoch depends on
+   P a little. The batches of [S4.5] do neither. */
+#ifdef DTI_DECLARE
+/* dt_partition                                                 [S4.4]  chapters 2 and 9
+   Cuts a permutation of 0..n-1 into k shares: share i is index[start[i]] .. index[start[i+1]-1]. index (n) and start
+   (k+1) are overwritten. fractions (k), each >= 0, with sum 1 to a thousandth, or NULL for equal shares; share i ends at
+   n times the sum of the first i+1 fractions, rounded, so that the sizes add up to n exactly and equal shares differ by
+   at most 1. DT_EARG on bad fractions or k = 0. */
+DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k, uint32_t n, uint64_t seed);
+
+/* PyTorch's torch.utils.data.DistributedSampler: ranks get per_rank = ceil(n/ranks) positions each, the permutation's
+   head repeated cyclically to fill the last; with drop_last, per_rank = floor(n/ranks) and the tail is left out. Rank r
+   takes positions r, r+ranks, r+2*ranks, ... of the epoch's permutation. */
+typedef struct dt_sampler_desc {
+    uint32_t count;      /* n images, at least 1 */
+    int rank, ranks;
+    bool shuffle, drop_last;
+    uint64_t seed;
+} dt_sampler_desc;
+
+typedef struct dt_sampler {
+    dt_sampler_desc desc;
+    uint32_t per_rank;   /* images of each rank in each epoch */
+    uint32_t *index;     /* (per_rank), this rank's images of the current epoch */
+    uint32_t *order;     /* (n), the epoch's permutation */
+} dt_sampler;
+
+DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc); /* allocates, and begins epoch 0 */
+DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch);           /* allocates nothing */
+DT_API void dt_sampler_free(dt_sampler *s);
+#endif
+
+#ifdef DTI_IMPLEMENT
+DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k, uint32_t n, uint64_t seed) {
+    double sum = 0.0, before = 0.0;
+    DTI_NEED((index || n == 0) && start, "index and start", DT_EARG);
+    if (k == 0) return dti_fail(DT_EARG, "a partition needs at least 1 share");
+    for (uint32_t i = 0; fractions && i < k; ++i) {
+        if (!(fractions[i] >= 0.0f && fractions[i] <= 1.0f))
+            return dti_fail(DT_EARG, "partition: fraction %u is %g, outside of 0 to 1", i, (double)fractions[i]);
+        sum += (double)fractions[i];
+    }
+    if (fractions && fabs(sum - 1.0) > 1e-3) return dti_fail(DT_EARG, "partition: the %u fractions add up to %g, not to 1", k, sum);
+    for (uint32_t i = 0; i < k; ++i) {
+        start[i] = fractions ? (uint32_t)(before / sum * (double)n + 0.5) : (uint32_t)((uint64_t)i * n / k);
+        if (fractions) before += (double)fractions[i];
+    }
+    start[k] = n;
+    dt_permutation(index, n, seed, DT_RNG_PARTITION, 0);
+    return DT_OK;
+}
+
+DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc) {
+    DTI_NEED(s, "s", DT_EARG);
+    memset(s, 0, sizeof *s);
+    DTI_NEED(desc, "desc", DT_EARG);
+    if (desc->count == 0) return dti_fail(DT_EARG, "the sampler has no images to deal out");
+    if (desc->ranks < 1 || desc->rank < 0 || desc->rank >= desc->ranks)
+        return dti_fail(DT_EARG, "sampler: rank %d of %d ranks", desc->rank, desc->ranks);
+    const uint32_t ranks = (uint32_t)desc->ranks;
+    s->desc = *desc;
+    s->per_rank = desc->count / ranks + (!desc->drop_last && desc->count % ranks != 0);
+    s->index = dti_alloc_many(s->per_rank, sizeof *s->index);
+    s->order = dti_alloc_many(desc->count, sizeof *s->order);
+    if (!s->index || !s->order) {
+        dt_sampler_free(s);
+        return DT_ENOMEM;
+    }
+    dt_sampler_set_epoch(s, 0);
+    return DT_OK;
+}
+
+DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch) {
+    DTI_NEED(s && s->order, "s, and what dt_sampler_init makes,", );
+    const uint32_t n = s->desc.count;
+    if (s->desc.shuffle) dt_permutation(s->order, n, s->desc.seed, DT_RNG_SHUFFLE, epoch);
+    else for (uint32_t i = 0; i < n; ++i) s->order[i] = i;
+    for (uint32_t i = 0; i < s->per_rank; ++i)
+        s->index[i] = s->order[((uint64_t)i * (uint32_t)s->desc.ranks + (uint32_t)s->desc.rank) % n];
+}
+
+DT_API void dt_sampler_free(dt_sampler *s) {
+    if (!s) return;
+    dti_release(s->index);
+    dti_release(s->order);
+    memset(s, 0, sizeof *s);
+}
+#endif
+
+/* ==== [S4.5] Exact global batches ========================================= */
+
+/* The batches that all training here uses. The epoch's permutation is cut into
+   global batches; a global batch into lane groups of 16 consecutive positions, the
+   last one possibly partial; and of its G groups, rank r of P takes groups
+   r*G/P .. (r+1)*G/P - 1, rounded down:
+
+       global batch of 128, 3 ranks   |0 1|2 3 4|5 6 7|     8 groups, 2 + 3 + 3
+
+   So for every P each image is used exactly once in an epoch, and a group holds
+   the same images in the same lanes. A rank may get no image in a step (count 0):
+   it still takes part in the step's sum. */
+#ifdef DTI_DECLARE
+/* One step's images: rows of a data set [S4] that this rank holds. */
+typedef struct dt_batch {
+    const uint8_t *pixels;   /* (N,C,H,W), the whole data set */
+    const uint8_t *labels;   /* (N) */
+    const float *mean, *std; /* (C): x = (pixel/255 - mean) / std */
+    const uint32_t *index;   /* (count) rows of this rank's samples */
+    uint32_t count;          /* 0 is allowed: a rank without work in this step */
+    uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
+    uint32_t first;          /* position of index[0] in the epoch */
+    uint32_t epoch;          /* for dropout's random numbers */
+    int channels, height, width; /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
+    uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
+} dt_batch;
+
+typedef struct dt_batches_desc {
+    uint32_t global_batch;    /* images a step over all ranks; give this ... */
+    uint32_t per_rank_batch;  /* ... or this: the global batch is then this times the ranks */
+    int rank, size;           /* whose part of each batch: dt_comm_rank, dt_comm_size; size 0 means 1 */
+    uint64_t seed;
+    uint32_t epoch;           /* the epoch that dt_batches_init begins */
+    bool shuffle;             /* else in the order of the dataset or the subset */
+    bool drop_last;           /* leave a last, smaller global batch out */
+    const uint32_t *subset;   /* rows to use instead of all: a share, a sampler's index; not copied */
+    uint32_t subset_count;
+} dt_batches_desc;
+
+typedef struct dt_batches {
+    const dt_dataset *data;
+    dt_batches_desc desc;
+    uint32_t rank, size;
+    uint32_t batch;           /* images a full global batch */
+    uint32_t count;           /* images an epoch, dropped ones not counted */
+    uint32_t steps;           /* global batches an epoch */
+    uint32_t position;        /* images before the next global batch */
+    uint32_t epoch;
+    uint32_t *order;          /* the epoch's rows */
+} dt_batches;
+
+/* dt_batches_init: checks the description, allocates the one buffer and begins desc->epoch. The dataset and the subset
+   must stay. DT_EARG on a batch of 0, a rank outside of its size, or a subset row outside of the dataset. */
+DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc);
+/* dt_batches_begin: goes to the start of an epoch; its order depends on (seed, epoch) alone. Allocates nothing. */
+DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch);
+/* dt_batches_next: this rank's part of the next global batch; false at the end of the epoch, on all ranks at once. */
+DT_API bool dt_batches_next(dt_batches *it, dt_batch *out);
+DT_API void dt_batches_free(dt_batches *it);
+#endif
+
+#ifdef DTI_IMPLEMENT
+static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank, int size) {
+    DT_TRY(dti_check_dataset("batches", data));
+    if (size < 1 || rank < 0 || rank >= size) return dti_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
+    if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
+        return dti_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)", desc->global_batch, desc->per_rank_batch);
+    if (desc->per_rank_batch > UINT32_MAX / (uint32_t)size)
+        return dti_fail(DT_EARG, "batches: %u images for each of %d ranks are too many", desc->per_rank_batch, size);
+    if (!desc->subset) return DT_OK;
+    if (desc->subset_count == 0) return dti_fail(DT_EARG, "batches: the subset is empty");
+    for (uint32_t i = 0; i < desc->subset_count; ++i)
+        if (desc->subset[i] >= data->count)
+            return dti_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i, desc->subset[i], data->count);
+    return DT_OK;
+}
+
+DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc) {
+    DTI_NEED(it, "it", DT_EARG);
+    memset(it, 0, sizeof *it);
+    DTI_NEED(desc, "desc", DT_EARG);
+    const int rank = desc->rank, size = desc->size ? desc->size : 1;
+    DT_TRY(dti_batches_check(data, desc, rank, size));
+    const uint32_t n = desc->subset ? desc->subset_count : data->count;
+    it->data = data;
+    it->desc = *desc;
+    it->rank = (uint32_t)rank;
+    it->size = (uint32_t)size;
+    it->batch = desc->global_batch ? desc->global_batch : desc->per_rank_batch * it->size;
+    it->count = desc->drop_last ? n - n % it->batch : n;
+    it->steps = it->count / it->batch + (it->count % it->batch != 0);
+    it->order = dti_alloc_many(n, sizeof *it->order);
+    if (!it->order) return DT_ENOMEM;
+    dt_batches_begin(it, desc->epoch);
+    return DT_OK;
+}
+
+DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
+    DTI_NEED(it && it->order, "it, and what dt_batches_init makes,", );
+    const uint32_t *subset = it->desc.subset, n = subset ? it->desc.subset_count : it->data->count;
+    if (it->desc.shuffle) dt_permutation(it->order, n, it->desc.seed, DT_RNG_SHUFFLE, epoch);
+    else for (uint32_t i = 0; i < n; ++i) it->order[i] = i;
+    if (subset) for (uint32_t i = 0; i < n; ++i) it->order[i] = subset[it->order[i]];
+    it->epoch = epoch;
+    it->position = 0;
+}
+
+DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
+    DTI_NEED(it && it->order && out, "it, what dt_batches_init makes, and out", false);
+    const uint32_t left = it->count - it->position;
+    if (left == 0) return false;
+    const uint32_t global = dti_min_u32(left, it->batch), groups = global / DT_LANES + (global % DT_LANES != 0);
+    const uint32_t from = (uint32_t)((uint64_t)it->rank * groups / it->size) * DT_LANES;
+    const uint64_t end = ((uint64_t)it->rank + 1) * groups / it->size * DT_LANES;
+    const uint32_t to = end < global ? (uint32_t)end : global;
+    *out = (dt_batch){ .pixels = it->data->pixels, .labels = it->data->labels, .mean = it->data->mean, .std = it->data->std,
+                       .index = it->order + it->position + from, .count = to - from, .global_count = global,
+                       .first = it->position + from, .epoch = it->epoch, .channels = it->data->channels,
+                       .height = it->data->height, .width = it->data->width, .rows = it->data->count };
+    it->position += global;
+    return true;
+}
+
+DT_API void dt_batches_free(dt_batches *it) {
+    if (!it) return;
+    dti_release(it->order);
+    memset(it, 0, sizeof *it);
+}
+#endif
+
+/* ==== [S5] Kernels to read =================================================
+
+   Convolution, max-pooling and the linear layer in the order of the formula: to be read, and to be compared with. The
+   fast ones, on lane groups, are in E1, behind the doors.
 
    Sizes: N images, C input channels, O output channels, H W input rows and columns, P Q output rows and columns,
    K kernel, S stride, p padding, L = 16 lanes, G lane groups. */
 
-/* ==== [S4.1] Naive convolution ============================================ */
+/* ==== [S5.1] Naive convolution ============================================ */
 #ifdef DTI_DECLARE
 
-/* dt_conv2d_naive                                                                                     [S4.1]  chapter 3
+/* dt_conv2d_naive                                                                                     [S5.1]  chapter 3
    y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]      (no flip: the correlation that papers call convolution)
    x (N,C,H,W)  w (O,C,K,K)  b (O) or NULL  ->  y (N,O,P,Q), overwritten, no alias.   Outside of the image x is zero.
    P = (H+2p-K)/S + 1, Q likewise from W.   2*N*O*P*Q*C*K*K flop.   DT_ESHAPE if a size is below 1, p < 0, or P or Q < 1. */
@@ -1232,10 +1546,10 @@ DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float
 }
 #endif
 
-/* ==== [S4.2] Naive max-pooling and linear layer ============================ */
+/* ==== [S5.2] Naive max-pooling and linear layer ============================ */
 #ifdef DTI_DECLARE
 
-/* dt_maxpool2d_naive                                                                                  [S4.2]  chapter 3
+/* dt_maxpool2d_naive                                                                                  [S5.2]  chapter 3
    y[n,c,i,j] = max_{u,v < K} x[n,c,i*S+u,j*S+v]       x (N,C,H,W) -> y (N,C,P,Q), overwritten, no alias.
    P = (H-K)/S + 1 (rows that do not fill a window are dropped), Q likewise.   N*C*P*Q*K*K comparisons.
    DT_ESHAPE if a size is below 1 or K exceeds H or W. */
@@ -1344,7 +1658,3480 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
 }
 #endif
 
-/* ==== [S4.3] Lanes ========================================================
+/* ==== [S6] Layers ========================================================= */
+
+/* ==== [S6.1] What a net and a layer are =================================== */
+
+/* A net is a graph told as a list. Its tensors are numbered: tensor 0 is the image, layer i reads one that is there (the
+   last, unless dt_at has said another) and makes tensor i+1. Sixteen images travel together, a lane group: a tensor holds
+   [C][H][W][16] for each group.
+
+       dt_node skip = dt_here(net);           tensor 3
+       dt_conv2d(net, "a", ...);              3 -> 4
+       dt_relu(net);                          4 -> 5
+       dt_add(net, skip);                     5 and 3 -> 6
+
+   A layer is written in one place, its subsection below: description and builder, then a class that says all that a net
+   wants to know of it. Nothing else asks what kind a layer is, so a new one is a new subsection. */
+#ifdef DTI_DECLARE
+typedef struct dt_net dt_net;
+typedef struct dt_node { int tensor; } dt_node;
+
+DT_API dt_net *dt_net_new(int channels, int height, int width); /* NULL if memory is short */
+DT_API void dt_net_free(dt_net *net);                           /* NULL is allowed */
+
+/* Builders add a layer behind the tensor that stands here. They remember the first error: dt_net_build
+   returns it, and if the net was built already, whatever would run it. No layer may have more than 2^27 numbers an image.
+   A NULL net (no memory) is passed along. */
+DT_API dt_node dt_here(const dt_net *net);                      /* the tensor that the next layer will read */
+DT_API void dt_at(dt_net *net, dt_node node);                   /* the next layer reads that one instead */
+#endif
+
+#ifdef DTI_IMPLEMENT
+typedef struct dti_layer dti_layer;
+typedef struct dti_op dti_op;
+
+/* What every layer may look at while a net runs. */
+typedef struct dti_pass {
+    bool training;           /* false: dropout is the identity */
+    uint64_t seed;
+    uint32_t epoch;
+    const uint32_t *sample;  /* [G][16]: which sample of the data set each lane holds */
+    const float *values;     /* the parameter vector */
+    float *group_grad;       /* one layer's parameter gradient for one lane group, overwritten by backward */
+    float *scratch;          /* for kernels, as large as the largest asks */
+} dti_pass;
+
+/* What backward reads beside dy. The planner keeps those tensors until then, and lets another layer write over the rest. */
+enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
+
+typedef struct dti_layer_class {
+    const char *name;
+    size_t own;              /* bytes of what a layer of this class keeps of its description */
+    /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters (dti_parameter). */
+    dt_err (*shape)(dti_layer *l, const void *desc);
+    void (*needs)(dti_op *op);          /* sets packed_floats, scratch_floats, notes_bytes, whole_batch; NULL: none */
+    int reads;                          /* in backward: a sum of DTI_READS_ */
+    bool in_place;                      /* y may lie where x lies, and dx where dy lies */
+    bool keeps_sign;                    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
+    bool whole_batch;                   /* better, or only right, over all lane groups at once [S8.5] */
+    bool adds;                          /* backward adds to dx where op->add_dx or op->add_dx2 says so */
+    double (*macs)(const dti_layer *l); /* multiply-adds of one image's forward pass; NULL: 0 */
+    void (*pack)(const dti_op *op, const float *values);                /* parameters as the kernels read them, once a step */
+    void (*forward)(const dti_op *op, const dti_pass *run, int first_group, int groups);
+    void (*backward)(const dti_op *op, const dti_pass *run, int group); /* run->group_grad and dx, overwritten */
+    void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups); /* dx apart, if better so */
+} dti_layer_class;
+
+/* A tensor of the parameter vector: "weight" of layer "conv1" is called "conv1.weight". */
+typedef struct dti_slot {
+    const char *suffix;
+    dt_tensor shape;         /* without data */
+    float bound, value;      /* initial values are value + U(-bound, +bound) */
+    bool trained;            /* false: saved, but no optimizer steps it */
+    size_t offset;           /* in the parameter vector */
+} dti_slot;
+
+enum {
+    DTI_MAX_LAYERS = 128, DTI_SLOTS = 4, DTI_NAME = 64,
+    DTI_MAX_IMAGE = INT_MAX / DT_LANES /* numbers of one image in one tensor: an int holds any place in a lane group */
+};
+
+/* A line of the user's list. */
+struct dti_layer {
+    const dti_layer_class *class;
+    char name[DTI_NAME];
+    int x, with;             /* the tensors it reads; with -1: only one */
+    int in[3], out[3];       /* C, H, W of one image */
+    void *own;
+    uint32_t stream;         /* its place in the list: dropout layers draw different numbers */
+    int slots;
+    dti_slot slot[DTI_SLOTS];
+    size_t params;           /* floats in its trained slots, which lie behind one another from slot[0].offset on */
+};
+
+/* A tensor of all lane groups: group g begins at + g * stride. stride 0: one buffer serves every group in turn. */
+typedef struct dti_lanes { float *at; size_t stride; } dti_lanes;
+
+/* A line of the plan: what is done in a layer's place, or in the place of several that a pattern has fused [S8.2]. */
+struct dti_op {
+    const dti_layer_class *class;
+    const dti_layer *layer;  /* whose parameters and description these are: the first of the fused */
+    int layers;              /* how many it stands for */
+    int in[3], out[3];
+    int tensor, tensor2, made; /* numbers of x, x2 and y */
+    bool direct;             /* dt_build_desc's */
+    bool whole_batch;        /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
+    int begin, end;
+    dti_lanes x, x2, y, dx, dx2, dy; /* dx, dx2 at NULL: not wanted */
+    bool add_dx, add_dx2;    /* another reader's gradient is there already */
+    dti_lanes spare;         /* where a class that cannot add leaves dx first */
+    size_t packed_floats, scratch_floats, notes_bytes;
+    float *packed;
+    unsigned char *notes;    /* forward's notes to backward, such as the places of maxima: notes_bytes a group */
+};
+
+DTI_INLINE float *dti_lanes_of(dti_lanes t, int g) { return t.at ? t.at + (size_t)g * t.stride : NULL; }
+DTI_INLINE const float *dti_x(const dti_op *op, int g) { return dti_lanes_of(op->x, g); }
+DTI_INLINE float *dti_y(const dti_op *op, int g) { return dti_lanes_of(op->y, g); }
+DTI_INLINE const float *dti_dy(const dti_op *op, int g) { return dti_lanes_of(op->dy, g); }
+DTI_INLINE unsigned char *dti_notes_of(const dti_op *op, int g) { return op->notes + (size_t)g * op->notes_bytes; }
+/* Where backward puts dx; NULL if nobody wants it. */
+DTI_INLINE dti_lanes dti_dx_lanes(const dti_op *op) { return op->add_dx && !op->class->adds ? op->spare : op->dx; }
+DTI_INLINE float *dti_dx(const dti_op *op, int g) { return dti_lanes_of(dti_dx_lanes(op), g); }
+
+DTI_INLINE size_t dti_volume(const int shape[3]) { return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2]; }
+DTI_INLINE size_t dti_group_floats(const int shape[3]) { return dti_volume(shape) * DT_LANES; }
+DTI_INLINE int dti_inputs(const dti_layer *l) { return l->in[0] * l->in[1] * l->in[2]; }
+
+/* The list while it grows. It is the first thing in a dt_net [S8.1]. */
+typedef struct dti_list {
+    dt_err error;            /* the first one a builder met */
+    char error_text[512];
+    bool closed;             /* dt_net_build has been there */
+    int input[3];            /* the image */
+    int layers, here;        /* here: the tensor that the next layer reads */
+    dti_layer layer[DTI_MAX_LAYERS];
+} dti_list;
+
+static dti_list *dti_list_of(dt_net *net) { return (dti_list *)(void *)net; }
+
+static const int *dti_tensor_shape(const dti_list *list, int tensor) {
+    return tensor == 0 ? list->input : list->layer[tensor - 1].out;
+}
+
+static void dti_list_fail(dti_list *list, dt_err code) { /* keeps the first error and its sentence */
+    if (list->error != DT_OK) return;
+    list->error = code;
+    snprintf(list->error_text, sizeof list->error_text, "%s", dt_error());
+}
+
+/* A parameter of the layer, to be called by its class's shape: trained ones first, in the order in which backward leaves
+   their gradients. */
+static dti_slot *dti_parameter(dti_layer *l, const char *suffix, dt_tensor shape, float bound) {
+    dti_slot *slot = &l->slot[l->slots++];
+    *slot = (dti_slot){ .suffix = suffix, .shape = shape, .bound = bound, .trained = true };
+    l->params = dti_plus(l->params, dt_tensor_count(&shape));
+    return slot;
+}
+
+static bool dti_fits_image(const int shape[3]) {
+    return dti_times(dti_times((size_t)shape[0], (size_t)shape[1]), (size_t)shape[2]) <= DTI_MAX_IMAGE;
+}
+
+/* What a class's shape may not leave behind. */
+static dt_err dti_size_check(const dti_layer *l) {
+    if (!dti_fits_image(l->out))
+        return dti_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d", l->class->name, l->name,
+                        l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
+    for (int i = 0; i < l->slots; ++i)
+        if (dt_tensor_count(&l->slot[i].shape) == 0)
+            return dti_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses", l->class->name, l->name);
+    return DT_OK;
+}
+
+static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
+    if (!*name || strlen(name) >= DTI_NAME)
+        return dti_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
+    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) { /* names stand in files and sentences */
+        n = dti_utf8_bytes(name + i, left);
+        if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
+        return dti_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i, (unsigned char)name[i],
+                        n ? "a control character" : "not UTF-8");
+    }
+    for (int i = 0; i < list->layers; ++i)
+        if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
+            return dti_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
+    return DT_OK;
+}
+
+static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name, const void *desc, int with) {
+    if (list->closed) return dti_fail(DT_EARG, "%s: the net is built already", class->name);
+    if (list->layers == DTI_MAX_LAYERS) return dti_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
+    DT_TRY(dti_name_check(list, class->name, name));
+    dti_layer *l = &list->layer[list->layers];
+    *l = (dti_layer){ .class = class, .x = list->here, .with = with, .stream = (uint32_t)list->layers };
+    memcpy(l->name, name, strlen(name) + 1);
+    memcpy(l->in, dti_tensor_shape(list, list->here), sizeof l->in);
+    memcpy(l->out, l->in, sizeof l->out);
+    if (class->own && !(l->own = dti_alloc(class->own))) return DT_ENOMEM;
+    dt_err error = class->shape ? class->shape(l, desc) : DT_OK;
+    if (error == DT_OK) error = dti_size_check(l);
+    if (error != DT_OK) {
+        dti_release(l->own);
+        l->own = NULL;
+        return error;
+    }
+    list->here = ++list->layers;
+    return DT_OK;
+}
+
+/* What every builder does. name NULL: the class's. with: a second tensor to read, or -1. */
+static void dti_append(dt_net *net, const dti_layer_class *class, const char *name, const void *desc, int with) {
+    dti_list *list = dti_list_of(net);
+    if (!list || list->error != DT_OK) return;
+    dt_err error = dti_append_checked(list, class, name ? name : class->name, desc, with);
+    if (error != DT_OK) dti_list_fail(list, error);
+}
+
+DT_API dt_node dt_here(const dt_net *net) {
+    return (dt_node){ net ? ((const dti_list *)(const void *)net)->here : 0 };
+}
+
+DT_API void dt_at(dt_net *net, dt_node node) {
+    dti_list *list = dti_list_of(net);
+    if (!list || list->error != DT_OK) return;
+    if (node.tensor >= 0 && node.tensor <= list->layers) list->here = node.tensor;
+    else dti_list_fail(list, dti_fail(DT_EARG, "dt_at: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
+}
+#endif
+
+/* ==== [S6.2] Convolution ================================================== */
+
+/* y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]       x (N,C,H,W) -> y (N,O,P,Q), [S5.1]
+   Parameters: name.weight (O,C,K,K), name.bias (O) unless no_bias, both from U(-1/sqrt(C*K*K), +1/sqrt(C*K*K)). */
+#ifdef DTI_DECLARE
+typedef struct dt_conv2d_desc {
+    int out;                 /* output channels, >= 1 */
+    int kernel;              /* K: a square of K x K, 1..15 */
+    int stride;              /* 0 means 1; up to 65536 */
+    int padding;             /* zeros around the map, 0..K-1 */
+    bool no_bias;
+} dt_conv2d_desc;
+
+DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+typedef struct dti_conv2d {
+    dti_conv conv;
+    const dti_wino_form *form; /* of Winograd's algorithm, by which it goes; NULL: by the definition */
+} dti_conv2d;
+
+static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
+    const dt_conv2d_desc *d = description;
+    dti_conv *conv = &((dti_conv2d *)l->own)->conv;
+    if (!d) return dti_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", l->name);
+    const int K = d->kernel, p = d->padding, S = d->stride == 0 ? 1 : d->stride;
+    if (d->out < 1 || d->out > 65536 || K < 1 || K > 15 || S < 1 || S > 65536 || p < 0 || p >= K)
+        return dti_fail(DT_EARG, "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out 1..65536, "
+                        "kernel 1..15, stride 1..65536, padding 0..kernel-1", l->name, d->out, K, d->stride, p);
+    if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K)
+        return dti_fail(DT_ESHAPE, "conv2d \"%s\": a %d x %d kernel does not fit into the %d x %d input with padding %d",
+                        l->name, K, K, l->in[1], l->in[2], p);
+    l->out[0] = d->out;
+    l->out[1] = (l->in[1] + 2 * p - K) / S + 1;
+    l->out[2] = (l->in[2] + 2 * p - K) / S + 1;
+    *conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2], .O = l->out[0], .P = l->out[1], .Q = l->out[2],
+                        .K = K, .S = S, .pad = p };
+    const float bound = 1.0f / sqrtf((float)(conv->C * K * K));
+    dti_parameter(l, "weight", (dt_tensor){ NULL, 4, { conv->O, conv->C, K, K } }, bound);
+    if (!d->no_bias) dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { conv->O, 0, 0, 0 } }, bound);
+    return DT_OK;
+}
+
+static void dti_conv2d_needs(dti_op *op) {
+    dti_conv2d *l = op->layer->own;
+    const dti_conv *c = &l->conv;
+    l->form = op->direct ? NULL : dti_wino_rule(c);
+    op->packed_floats = l->form ? dti_wino_packed_floats(c, l->form) : dti_conv_packed_floats(c);
+    op->scratch_floats = l->form ? dti_wino_scratch_floats(c, l->form) : dti_conv_scratch_floats(c);
+    op->whole_batch = l->form && dti_wino_shares(c, l->form);
+}
+
+static double dti_conv2d_macs(const dti_layer *l) {
+    const dti_conv *c = &((const dti_conv2d *)l->own)->conv;
+    return (double)c->O * c->P * c->Q * c->C * c->K * c->K;
+}
+
+/* The weights as the kernels read them. */
+static void dti_conv2d_pack(const dti_op *op, const float *values) {
+    const dti_conv2d *l = op->layer->own;
+    const float *w = values + op->layer->slot[0].offset;
+    if (l->form) dti_wino_pack(&l->conv, l->form, w, op->packed);
+    else dti_conv_pack(&l->conv, w, op->packed);
+}
+
+/* Of a layer with weight and bias: the bias among the parameters, or the bias's gradient behind the weight's; or NULL. */
+static const float *dti_bias(const dti_layer *l, const float *values) {
+    return l->slots > 1 ? values + l->slot[1].offset : NULL;
+}
+static float *dti_bias_grad(const dti_layer *l, float *group_grad) {
+    return l->slots > 1 ? group_grad + dt_tensor_count(&l->slot[0].shape) : NULL;
+}
+
+/* The maps of lane groups from `group` on, as Winograd's kernels [E1.8] want them; y and dy with the places of maxima
+   where they are pooled. */
+static dti_wino_maps dti_conv2d_maps(const dti_op *op, dti_lanes lanes, const int shape[3], int group) {
+    const bool pooled = shape == op->out && op->notes_bytes > 0;
+    return (dti_wino_maps){ dti_lanes_of(lanes, group), pooled ? dti_notes_of(op, group) : NULL, lanes.stride,
+                            pooled ? op->notes_bytes : 0, shape[0], shape[1], shape[2] };
+}
+
+static void dti_conv2d_run(const dti_op *op, const dti_pass *run, int first, int groups, bool relu) {
+    const dti_conv2d *l = op->layer->own;
+    const float *bias = dti_bias(op->layer, run->values);
+    if (l->form) {
+        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, first), y = dti_conv2d_maps(op, op->y, op->out, first);
+        dti_wino_forward(&l->conv, l->form, groups, &x, op->packed, bias, relu, &y, run->scratch);
+        return;
+    }
+    for (int g = first; g < first + groups; ++g)
+        if (op->notes_bytes)
+            dti_conv_pool_forward(&l->conv, dti_x(op, g), op->packed, bias, relu, dti_y(op, g), dti_notes_of(op, g), run->scratch);
+        else dti_conv_forward(&l->conv, dti_x(op, g), op->packed, bias, dti_y(op, g), run->scratch);
+}
+
+static void dti_conv2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    dti_conv2d_run(op, run, first, groups, false);
+}
+
+/* y += x*w  =>  dx += w*dy,  dw += x*dy;   y += b  =>  db += dy */
+static void dti_conv2d_backward(const dti_op *op, const dti_pass *run, int g) {
+    const dti_conv2d *l = op->layer->own;
+    float *dw = run->group_grad, *db = dti_bias_grad(op->layer, dw), *dx = dti_dx(op, g);
+    if (l->form) {
+        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, g), dy = dti_conv2d_maps(op, op->dy, op->out, g);
+        const dti_wino_maps to = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, g);
+        dti_wino_backward(&l->conv, l->form, 1, &x, &dy, op->packed, dx && !op->whole_batch ? &to : NULL, dw, db, run->scratch);
+    } else if (op->notes_bytes)
+        dti_conv_pool_backward(&l->conv, dti_x(op, g), op->packed, dti_dy(op, g), dti_notes_of(op, g), dx, dw, db, run->scratch);
+    else {
+        dti_conv_backward_weights(&l->conv, dti_x(op, g), dti_dy(op, g), dw, db, run->scratch);
+        if (dx) dti_conv_backward_data(&l->conv, dti_dy(op, g), op->packed, dx, run->scratch);
+    }
+}
+
+/* dx of many lane groups, where they share a pass over the weights; else it is done with dw. */
+static void dti_conv2d_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const dti_conv2d *l = op->layer->own;
+    if (!l->form || !op->whole_batch) return;
+    const dti_wino_maps dy = dti_conv2d_maps(op, op->dy, op->out, first), dx = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, first);
+    dti_wino_backward(&l->conv, l->form, groups, NULL, &dy, op->packed, &dx, NULL, NULL, run->scratch);
+}
+
+static const dti_layer_class dti_conv2d_class = {
+    .name = "conv2d", .own = sizeof(dti_conv2d), .shape = dti_conv2d_shape, .needs = dti_conv2d_needs, .reads = DTI_READS_X,
+    .macs = dti_conv2d_macs, .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
+    .backward_data = dti_conv2d_backward_data
+};
+
+DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
+    dti_append(net, &dti_conv2d_class, name ? name : "", desc, -1);
+}
+
+#endif
+
+/* ==== [S6.3] Max-pool ===================================================== */
+
+/* y[n,c,i,j] = max_{u,v < K} x[n,c,i*K+u,j*K+v]; of equal values the first in row-major order is the maximum. */
+#ifdef DTI_DECLARE
+DT_API void dt_maxpool2d(dt_net *net, int kernel);              /* K 1..15; stride = kernel, no padding, floor */
+#endif
+
+#ifdef DTI_IMPLEMENT
+static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
+    const int K = *(int *)l->own = *(const int *)kernel;
+    if (K < 1 || K > 15) return dti_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", K);
+    if (l->in[1] < K || l->in[2] < K)
+        return dti_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", K, l->in[1], l->in[2]);
+    l->out[1] = l->in[1] / K;
+    l->out[2] = l->in[2] / K;
+    return DT_OK;
+}
+
+static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_group_floats(op->out); } /* a place each */
+
+static void dti_maxpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const int K = *(const int *)op->layer->own;
+    (void)run;
+    for (int g = first; g < first + groups; ++g)
+        dti_maxpool_forward(op->in[0], op->in[1], op->in[2], K, K, dti_x(op, g), dti_y(op, g), dti_notes_of(op, g));
+}
+
+/* y = x[argmax]  =>  dx[argmax] += dy */
+static void dti_maxpool2d_backward(const dti_op *op, const dti_pass *run, int g) {
+    const int K = *(const int *)op->layer->own;
+    (void)run;
+    if (dti_dx(op, g))
+        dti_maxpool_backward(op->in[0], op->in[1], op->in[2], K, K, dti_dy(op, g), dti_notes_of(op, g), dti_dx(op, g));
+}
+
+static const dti_layer_class dti_maxpool2d_class = {
+    .name = "maxpool2d", .own = sizeof(int), .shape = dti_maxpool2d_shape, .needs = dti_maxpool2d_needs,
+    .forward = dti_maxpool2d_forward, .backward = dti_maxpool2d_backward
+};
+
+DT_API void dt_maxpool2d(dt_net *net, int kernel) { dti_append(net, &dti_maxpool2d_class, NULL, &kernel, -1); }
+#endif
+
+/* ==== [S6.4] ReLU ========================================================= */
+
+/* y = max(x, 0); a NaN stays a NaN. The mask for backward is y itself. */
+#ifdef DTI_DECLARE
+DT_API void dt_relu(dt_net *net);
+#endif
+
+#ifdef DTI_IMPLEMENT
+static void dti_relu_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const size_t n = dti_group_floats(op->out);
+    (void)run;
+    for (int g = first; g < first + groups; ++g) {
+        const float *x = dti_x(op, g);
+        float *y = dti_y(op, g);
+        for (size_t i = 0; i < n; ++i) y[i] = x[i] < 0.0f ? 0.0f : x[i];
+    }
+}
+
+/* y = x > 0 ? x : 0  =>  dx = y > 0 ? dy : 0;   n floats, dx may be dy */
+static void dti_relu_gradient(const float *y, const float *dy, float *dx, size_t n) {
+    for (size_t i = 0; i < n; ++i) dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+}
+
+static void dti_relu_backward(const dti_op *op, const dti_pass *run, int g) {
+    (void)run;
+    if (dti_dx(op, g)) dti_relu_gradient(dti_y(op, g), dti_dy(op, g), dti_dx(op, g), dti_group_floats(op->out));
+}
+
+static const dti_layer_class dti_relu_class = {
+    .name = "relu", .reads = DTI_READS_SIGN, .in_place = true, .keeps_sign = true,
+    .forward = dti_relu_forward, .backward = dti_relu_backward
+};
+
+DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, -1); }
+#endif
+
+/* ==== [S6.5] Dropout ====================================================== */
+
+/* Training: y = x * m with m = 0 with probability p, else 1/(1-p); evaluation: y = x. Dropout draws an m for
+   every value, Dropout2d one for every (image, channel) plane. Source: Srivastava et al. 2014; Tompson et al.
+   2015 for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
+   number of the value): it belongs to the image and not to the rank that holds it. */
+#ifdef DTI_DECLARE
+DT_API void dt_dropout(dt_net *net, float probability);         /* of a value to become zero, 0 <= p < 1 */
+DT_API void dt_dropout2d(dt_net *net, float probability);       /* of a whole (image, channel) plane */
+#endif
+
+#ifdef DTI_IMPLEMENT
+typedef struct dti_dropout {
+    float probability;
+    size_t plane;            /* values that share an m */
+} dti_dropout;
+
+static dt_err dti_dropout_shape(dti_layer *l, const void *probability) {
+    dti_dropout *d = l->own;
+    *d = (dti_dropout){ *(const float *)probability, 1 };
+    if (d->probability >= 0.0f && d->probability < 1.0f) return DT_OK;
+    return dti_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name, (double)d->probability);
+}
+
+static dt_err dti_dropout2d_shape(dti_layer *l, const void *probability) {
+    DT_TRY(dti_dropout_shape(l, probability));
+    ((dti_dropout *)l->own)->plane = (size_t)l->in[1] * (size_t)l->in[2];
+    return DT_OK;
+}
+
+static size_t dti_dropout_planes(const dti_op *op) {
+    return dti_volume(op->in) / ((const dti_dropout *)op->layer->own)->plane;
+}
+
+static void dti_dropout_needs(dti_op *op) { op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float); }
+
+static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
+    float *mask = (float *)(void *)dti_notes_of(op, g);
+    const float p = ((const dti_dropout *)op->layer->own)->probability, keep = 1.0f / (1.0f - p);
+    const uint32_t *sample = run->sample + (size_t)g * DT_LANES, purpose = DT_RNG_DROPOUT | op->layer->stream << 8;
+    const size_t count = dti_dropout_planes(op);
+    for (size_t i = 0; i < count; i += 4) {
+        uint32_t bits[4][DT_LANES];
+        dti_philox_lanes(bits, run->seed, purpose, run->epoch, sample, (uint32_t)(i / 4));
+        for (size_t k = 0; k < 4 && i + k < count; ++k)
+            for (size_t lane = 0; lane < DT_LANES; ++lane)
+                mask[(i + k) * DT_LANES + lane] = dt_uniform(bits[k][lane]) < p ? 0.0f : keep;
+    }
+}
+
+static void dti_dropout_apply(const dti_op *op, const dti_pass *run, int g, const float *from, float *to) {
+    const float *restrict mask = (const float *)(const void *)dti_notes_of(op, g);
+    const size_t plane = ((const dti_dropout *)op->layer->own)->plane, planes = dti_dropout_planes(op);
+    if (to != from) memcpy(to, from, dti_group_floats(op->out) * sizeof *to);
+    for (size_t c = 0; c < planes && run->training; ++c) {
+        const float *restrict m = mask + c * DT_LANES; /* restrict: m stays in a register for the whole plane */
+        float *restrict v = to + c * plane * DT_LANES;
+        for (size_t i = 0; i < plane; ++i)
+            for (size_t lane = 0; lane < DT_LANES; ++lane) v[i * DT_LANES + lane] *= m[lane];
+    }
+}
+
+static void dti_dropout_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    for (int g = first; g < first + groups; ++g) {
+        if (run->training) dti_dropout_draw(op, run, g);
+        dti_dropout_apply(op, run, g, dti_x(op, g), dti_y(op, g));
+    }
+}
+
+/* y = x*m  =>  dx = dy*m */
+static void dti_dropout_backward(const dti_op *op, const dti_pass *run, int g) {
+    if (dti_dx(op, g)) dti_dropout_apply(op, run, g, dti_dy(op, g), dti_dx(op, g));
+}
+
+static const dti_layer_class dti_dropout_class = {
+    .name = "dropout", .own = sizeof(dti_dropout), .shape = dti_dropout_shape, .needs = dti_dropout_needs,
+    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
+}, dti_dropout2d_class = {
+    .name = "dropout2d", .own = sizeof(dti_dropout), .shape = dti_dropout2d_shape, .needs = dti_dropout_needs,
+    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
+};
+
+DT_API void dt_dropout(dt_net *net, float probability) { dti_append(net, &dti_dropout_class, NULL, &probability, -1); }
+DT_API void dt_dropout2d(dt_net *net, float probability) { dti_append(net, &dti_dropout2d_class, NULL, &probability, -1); }
+#endif
+
+/* ==== [S6.6] Linear ======================================================= */
+
+/* y[n,o] = b[o] + sum_i x[n,i] * w[o,i]; (C,H,W) is flattened to I = C*H*W inputs, [S5.2]
+   Parameters: name.weight (O,I), name.bias (O), both from U(-1/sqrt(I), +1/sqrt(I)). */
+#ifdef DTI_DECLARE
+DT_API void dt_linear(dt_net *net, const char *name, int out);
+#endif
+
+#ifdef DTI_IMPLEMENT
+static dt_err dti_fc_shape(dti_layer *l, const void *out) {
+    const int O = *(const int *)out, I = dti_inputs(l);
+    if (O < 1 || O > 1 << 20) return dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", l->name, O, 1 << 20);
+    l->out[0] = O;
+    l->out[1] = l->out[2] = 1;
+    const float bound = 1.0f / sqrtf((float)I);
+    dti_parameter(l, "weight", (dt_tensor){ NULL, 2, { O, I, 0, 0 } }, bound);
+    dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { O, 0, 0, 0 } }, bound);
+    return DT_OK;
+}
+
+static void dti_fc_needs(dti_op *op) { op->packed_floats = dti_linear_packed_floats(dti_inputs(op->layer), op->out[0]); }
+
+static double dti_fc_macs(const dti_layer *l) { return (double)l->out[0] * dti_inputs(l); }
+
+static void dti_fc_pack(const dti_op *op, const float *values) {
+    dti_linear_pack(dti_inputs(op->layer), op->out[0], values + op->layer->slot[0].offset, op->packed);
+}
+
+static void dti_fc_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    dti_linear_forward(dti_inputs(op->layer), op->out[0], groups, dti_x(op, first), op->x.stride, op->packed,
+                       dti_bias(op->layer, run->values), dti_y(op, first), op->y.stride);
+}
+
+/* y[o] += x[i]*w[o,i]  =>  dw[o,i] += x[i]*dy[o],  dx[i] += w[o,i]*dy[o];   y[o] += b[o]  =>  db[o] += dy[o] */
+static void dti_fc_backward(const dti_op *op, const dti_pass *run, int g) {
+    dti_linear_backward_weights(dti_inputs(op->layer), op->out[0], dti_x(op, g), dti_dy(op, g), run->group_grad,
+                                dti_bias_grad(op->layer, run->group_grad));
+}
+
+static void dti_fc_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
+    (void)run;
+    dti_linear_backward_data(dti_inputs(op->layer), op->out[0], groups, dti_dy(op, first), op->dy.stride, op->packed,
+                             dti_dx(op, first), dti_dx_lanes(op).stride);
+}
+
+static const dti_layer_class dti_fc_class = {
+    .name = "linear", .shape = dti_fc_shape, .needs = dti_fc_needs, .reads = DTI_READS_X, .whole_batch = true,
+    .macs = dti_fc_macs, .pack = dti_fc_pack, .forward = dti_fc_forward, .backward = dti_fc_backward,
+    .backward_data = dti_fc_backward_data
+};
+
+DT_API void dt_linear(dt_net *net, const char *name, int out) { dti_append(net, &dti_fc_class, name ? name : "", &out, -1); }
+#endif
+
+/* ==== [S6.7] Adding an earlier tensor ===================================== */
+
+/* y = x + x2, what makes a residual block (He, Zhang, Ren, Sun 2016): x is what stands here, x2 an earlier tensor of the
+   same shape. Its gradient goes to both. */
+#ifdef DTI_DECLARE
+DT_API void dt_add(dt_net *net, dt_node node);
+#endif
+
+#ifdef DTI_IMPLEMENT
+static dt_err dti_add_shape(dti_layer *l, const void *other) {
+    const int *in = l->in, *shape = other;
+    if (memcmp(in, shape, sizeof l->in) == 0) return DT_OK;
+    return dti_fail(DT_ESHAPE, "add: what stands here is %d x %d x %d, the other tensor %d x %d x %d", in[0], in[1], in[2],
+                    shape[0], shape[1], shape[2]);
+}
+
+static void dti_add_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const size_t n = dti_group_floats(op->out);
+    (void)run;
+    for (int g = first; g < first + groups; ++g) {
+        const float *x = dti_x(op, g), *x2 = dti_lanes_of(op->x2, g);
+        float *y = dti_y(op, g);
+        for (size_t i = 0; i < n; ++i) y[i] = x[i] + x2[i];
+    }
+}
+
+/* y = x + x2  =>  dx += dy,  dx2 += dy */
+static void dti_add_to(float *dx, const float *dy, size_t n, bool add) {
+    if (!dx || dx == dy) return;
+    if (!add) memcpy(dx, dy, n * sizeof *dx);
+    else for (size_t i = 0; i < n; ++i) dx[i] += dy[i];
+}
+
+static void dti_add_backward(const dti_op *op, const dti_pass *run, int g) {
+    const size_t n = dti_group_floats(op->out);
+    (void)run;
+    dti_add_to(dti_lanes_of(op->dx2, g), dti_dy(op, g), n, op->add_dx2);
+    dti_add_to(dti_dx(op, g), dti_dy(op, g), n, op->add_dx);
+}
+
+static const dti_layer_class dti_add_class = {
+    .name = "add", .shape = dti_add_shape, .in_place = true, .adds = true, .forward = dti_add_forward, .backward = dti_add_backward
+};
+
+DT_API void dt_add(dt_net *net, dt_node node) {
+    dti_list *list = dti_list_of(net);
+    if (!list || list->error != DT_OK) return;
+    if (node.tensor < 0 || node.tensor > list->layers)
+        dti_list_fail(list, dti_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
+    else dti_append(net, &dti_add_class, NULL, dti_tensor_shape(list, node.tensor), node.tensor);
+}
+#endif
+
+/* ==== [S7] Losses ======================================================= */
+
+/* ==== [S7.1] Log-softmax and negative log-likelihood ======================= */
+
+/* The end of every net. For one image with logits z[k] and label t:
+     logp[k] = z[k] - max - log(sum_j exp(z[j] - max))       loss = -logp[t]
+     d loss / d z[k] = exp(logp[k]) - [k == t]
+   exp is our own, so that it has the same bits on every machine: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial
+   of degree 7 for exp(r), then n added to the exponent. */
+#ifdef DTI_IMPLEMENT
+#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA)
+DTI_INLINE float dti_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#else
+DTI_INLINE float dti_fmaf(float a, float b, float c) { return a * b + c; }
+#endif
+
+DTI_INLINE float dti_exp(float x) {
+    x = x < -87.0f ? -87.0f : x;
+    x = x > 88.0f ? 88.0f : x; /* both leave a NaN as it is */
+    const float magic = 0x1.8p23f;
+    float shifted = dti_fmaf(x, 0x1.715476p0f, magic), n = shifted - magic;
+    float r = dti_fmaf(n, -0x1.62e400p-1f, x);
+    r = dti_fmaf(n, -0x1.7f7d1cp-20f, r);
+    float p = 0x1.a01a02p-13f;
+    p = dti_fmaf(p, r, 0x1.6c16c2p-10f);
+    p = dti_fmaf(p, r, 0x1.111112p-7f);
+    p = dti_fmaf(p, r, 0x1.555556p-5f);
+    p = dti_fmaf(p, r, 0x1.555556p-3f);
+    p = dti_fmaf(p, r, 0.5f);
+    p = dti_fmaf(p, r, 1.0f);
+    p = dti_fmaf(p, r, 1.0f);
+    uint32_t bits, exponent;
+    memcpy(&bits, &p, 4);
+    memcpy(&exponent, &shifted, 4);
+    bits += exponent << 23; /* the low bits of shifted hold n */
+    memcpy(&p, &bits, 4);
+    return p;
+}
+
+/* logp [K][16] from logits [K][16]. */
+static void dti_log_softmax(int classes, const float *z, float *logp) {
+    float max[DT_LANES], sum[DT_LANES] = { 0 };
+    for (int l = 0; l < DT_LANES; ++l) max[l] = z[l];
+    for (int k = 1; k < classes; ++k)
+        for (int l = 0; l < DT_LANES; ++l) max[l] = z[k * DT_LANES + l] > max[l] ? z[k * DT_LANES + l] : max[l];
+    for (int k = 0; k < classes; ++k)
+        for (int l = 0; l < DT_LANES; ++l) sum[l] += dti_exp(z[k * DT_LANES + l] - max[l]);
+    for (int l = 0; l < DT_LANES; ++l) max[l] += logf(sum[l]);
+    for (int k = 0; k < classes; ++k)
+        for (int l = 0; l < DT_LANES; ++l) logp[k * DT_LANES + l] = z[k * DT_LANES + l] - max[l];
+}
+
+/* dz [K][16], overwritten: (exp(logp) - onehot) * scale; zero in the lanes from `count` on, which hold no image. */
+static void dti_nll_backward(int classes, const float *logp, const int *label, int count, float scale, float *dz) {
+    for (int k = 0; k < classes; ++k)
+        for (int l = 0; l < DT_LANES; ++l)
+            dz[k * DT_LANES + l] = l < count ? (dti_exp(logp[k * DT_LANES + l]) - (k == label[l] ? 1.0f : 0.0f)) * scale : 0.0f;
+}
+#endif
+
+/* ==== [S8] Nets =========================================================== */
+
+/* ==== [S8.1] A net from outside =========================================== */
+
+/* Building a net [S6.1] plans every buffer once, in one block each: parameters,
+   gradients, and everything that lives during a step. After dt_net_build
+   nothing is allocated until dt_net_free.
+
+   A step is dt_net_load (which images), dt_forward, dt_backward, and then an
+   optimizer [S9]. The loss is the mean negative log-likelihood over the global
+   batch, that is over the samples of all ranks; a rank's gradient is therefore
+   its share of the whole, and shares are summed (dt_average_gradients, [S11]). */
+#ifdef DTI_DECLARE
+typedef struct dt_build_desc {
+    int batch;               /* the most samples one dt_net_load brings, >= 1; whole lane groups are planned */
+    uint64_t seed;           /* for initial values and dropout */
+    bool float_sums;         /* add gradients as floats: faster, but the last bits depend on the order [S3.2] */
+    bool direct;             /* convolutions by their definition, never by Winograd's algorithm [E1.8]: slower, rounded less */
+} dt_build_desc;
+
+/* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
+typedef struct dt_score {
+    int64_t loss_fixed;      /* sum of the samples' losses in units of 2^-24, each rounded once */
+    int64_t correct, count;  /* samples whose largest logit is their label; samples */
+} dt_score;
+
+/* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for weights and
+   biases, fan_in = C*K*K or inputs. The last layer's outputs are the logits of out[0] classes. */
+DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc);
+/* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own; NULL on error. */
+DT_API dt_net *dt_net_clone(const dt_net *net);
+
+/* dt_net_load: packs the images into lanes and keeps the labels; the batch's arrays may go. DT_ESHAPE, DT_EARG or DT_EDATA
+   if it does not fit the net, and then there is nothing to run until a load succeeds. */
+DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
+DT_API void dt_net_training(dt_net *net, bool training);       /* true after build; false turns dropout off. A change
+                                                                  needs a dt_forward before the next dt_backward */
+DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite, or
+                                            this thread's processor not set to IEEE 754 (see [E1.9]) */
+DT_API dt_err dt_backward(dt_net *net);  /* gradients of this rank's share, overwritten; needs dt_forward before it.
+                                            DT_ENUMERIC names the tensor whose gradient is not finite or does not fit */
+
+/* During dt_backward, fn(user, offset, count) is called as soon as gradients offset..offset+count-1 hold this rank's
+   whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. With exact
+   sums the share is in int64 form until dt_backward returns. An error from fn ends dt_backward. */
+typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
+DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
+
+DT_API size_t dt_net_count(const dt_net *net);                 /* floats in the parameter vector */
+DT_API float *dt_net_values(dt_net *net);                      /* the parameter vector itself, in dt_param order */
+DT_API float *dt_net_gradients(dt_net *net);                   /* parallel to it */
+DT_API int dt_net_param_count(const dt_net *net);
+DT_API const dt_param *dt_net_param(const dt_net *net, int i); /* named views; NULL outside 0..count-1 */
+DT_API const dt_param *dt_net_find(const dt_net *net, const char *name); /* "conv1.weight"; NULL if there is none */
+DT_API uint64_t dt_net_hash(const dt_net *net);                /* 64-bit hash of the parameter vector's bits, on every machine */
+DT_API int dt_net_classes(const dt_net *net);
+DT_API size_t dt_net_bytes(const dt_net *net);                 /* memory the net holds */
+DT_API double dt_net_flops(const dt_net *net);                 /* useful flop of forward and backward for one sample */
+DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt_forward */
+/* logits and log-probabilities of sample i of the batch, after dt_forward; out has dt_net_classes() floats. DT_EARG if
+   there is no such sample */
+DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
+DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
+DT_API void dt_net_summary(const dt_net *net, char *text, size_t size); /* one line a layer: name, shape, parameters, flop */
+
+DT_API double dt_score_loss(const dt_score *score);            /* mean loss of a sample; 0 for none */
+DT_API double dt_score_accuracy(const dt_score *score);        /* fraction of samples that are right; 0 for none */
+DT_API void dt_score_add(dt_score *sum, const dt_score *more);
+#endif
+
+#ifdef DTI_IMPLEMENT
+enum { DTI_SCORE = 4 };      /* slots behind the gradient: score and stop wish travel with it */
+
+/* What one layer hands to the next. */
+typedef struct dti_tensor {
+    int shape[3];
+    int maker;               /* the op that makes it; -1: dt_net_load does */
+    int readers, last;       /* how often ops read it; the last op that does */
+    bool learns;             /* something before it is trained, so its gradient is wanted */
+    int kept;                /* what backward reads of it: DTI_READS_Y, DTI_READS_SIGN */
+    int place;               /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
+    dti_lanes value, grad;
+} dti_tensor;
+
+struct dt_net {
+    dti_list list;           /* what the builders made; must come first [S6.1] */
+    bool training;
+    bool loaded, forwarded, masked; /* there is a batch; its logits; and what dt_backward needs beside them */
+    int params, classes;
+    dt_param *param;
+    char (*param_name)[DTI_NAME + 32];
+    size_t count, trained;   /* floats in the parameter vector; of them, trained ones, which come first */
+    dt_build_desc desc;
+    int max_groups, groups;  /* lane groups planned for, and in this batch */
+    dt_batch batch;
+    float *values, *grad;    /* [count] */
+    int64_t *fixed;          /* [count + DTI_SCORE] exact sums of the gradient, then the score */
+    float *group_grad, *scratch, *logp;
+    uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
+    int *label;              /* [max_groups][16] */
+    dt_score score;
+    dt_gradient_fn *on_gradient;
+    void *on_gradient_user;
+    int ops;
+    dti_op op[DTI_MAX_LAYERS];
+    dti_tensor tensor[DTI_MAX_LAYERS + 1];
+    void *block;             /* all of the buffers above */
+    size_t bytes;
+    double *layer_seconds;   /* [layers][2] forward, backward; NULL unless dt_net_profile asked */
+};
+
+static const int *dti_image_shape(const dt_net *net) { return net->list.input; }
+static dti_tensor *dti_logits(dt_net *net) { return &net->tensor[net->op[net->ops - 1].made]; }
+
+/* DT_OK if a net can be run: there is one, its builders have met no error, and it is built. */
+static dt_err dti_ready(const char *who, const dt_net *net) {
+    if (!net) return dti_fail(DT_EARG, "%s: net must not be NULL", who);
+    if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
+    return net->list.closed ? DT_OK : dti_fail(DT_EARG, "%s: dt_net_build comes first", who);
+}
+
+DT_API dt_net *dt_net_new(int channels, int height, int width) {
+    dt_net *net = dti_alloc(sizeof *net);
+    if (!net) return NULL;
+    const int shape[3] = { channels, height, width };
+    memcpy(net->list.input, shape, sizeof shape);
+    net->training = true;
+    if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 || width > 65536 || !dti_fits_image(shape))
+        dti_list_fail(&net->list, dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels, height, width));
+    return net;
+}
+
+DT_API void dt_net_free(dt_net *net) {
+    if (!net) return;
+    for (int i = 0; i < net->list.layers; ++i) dti_release(net->list.layer[i].own);
+    dti_release(net->block);
+    dti_release(net->param);
+    dti_release(net->layer_seconds);
+    dti_release(net);
+}
+#endif
+
+/* ==== [S8.2] Fused layers ================================================= */
+
+/* The plan begins as the list: an op for each layer. Then neighbours that fit a pattern become one op, where that saves
+   work. The list stays as the user wrote it. */
+#ifdef DTI_IMPLEMENT
+
+/* A 2x2 max-pool behind a convolution: done while the convolution's outputs are still in registers [E1.6], and with it the
+   ReLU behind the pool. The convolution's own map is never written. */
+static void dti_conv_pooled_needs(dti_op *op) {
+    dti_conv2d_needs(op);
+    op->notes_bytes = dti_group_floats(op->out); /* the place of each maximum */
+}
+
+static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    dti_conv2d_run(op, run, first, groups, true);
+}
+
+static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
+    float *dy = dti_lanes_of(op->dy, g); /* this op's alone to read, so the mask is applied where it lies */
+    dti_relu_gradient(dti_y(op, g), dy, dy, dti_group_floats(op->out));
+    dti_conv2d_backward(op, run, g);
+}
+
+static const dti_layer_class dti_conv_pooled_class = {
+    .name = "conv2d, maxpool2d", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X, .pack = dti_conv2d_pack,
+    .forward = dti_conv2d_forward, .backward = dti_conv2d_backward, .backward_data = dti_conv2d_backward_data
+}, dti_conv_rectified_class = {
+    .name = "conv2d, maxpool2d, relu", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X | DTI_READS_SIGN,
+    .pack = dti_conv2d_pack, .forward = dti_conv_rectified_forward, .backward = dti_conv_rectified_backward,
+    .backward_data = dti_conv2d_backward_data
+};
+
+static bool dti_pools_by_two(const dti_op *a, const dti_op *b) {
+    (void)a;
+    return *(const int *)b->layer->own == 2;
+}
+
+/* Each pattern: an op of class `first`, and behind it one of class `second` that alone reads its tensor. They become one op
+   of class `both`; or, where that is NULL, they change places. */
+static const struct dti_pattern {
+    const dti_layer_class *first, *second, *both;
+    bool (*fits)(const dti_op *first, const dti_op *second); /* NULL: always */
+} dti_patterns[] = {
+    /* max(relu(x)) = relu(max(x)), values and gradients: behind a pool a ReLU has a fraction of the work, and the pool can
+       be done by the convolution before both */
+    { &dti_relu_class, &dti_maxpool2d_class, NULL, NULL },
+    { &dti_conv2d_class, &dti_maxpool2d_class, &dti_conv_pooled_class, dti_pools_by_two },
+    { &dti_conv_pooled_class, &dti_relu_class, &dti_conv_rectified_class, NULL },
+};
+
+/* x -> first -> t -> second -> y becomes x -> second -> t -> first -> y. */
+static void dti_swap_ops(dt_net *net, int i) {
+    dti_op *a = &net->op[i], *b = &net->op[i + 1], first = *a;
+    *a = *b;
+    *b = first;
+    a->tensor = b->tensor;
+    b->tensor = b->made; /* t */
+    b->made = a->made;   /* y */
+    a->made = b->tensor;
+    memcpy(a->in, b->in, sizeof a->in);
+    memcpy(b->in, a->out, sizeof b->in);
+    memcpy(b->out, a->out, sizeof b->out);
+}
+
+static void dti_merge_ops(dt_net *net, int i, const dti_layer_class *class) {
+    dti_op *a = &net->op[i], *b = &net->op[i + 1];
+    a->class = class;
+    a->layers += b->layers;
+    a->made = b->made;
+    memcpy(a->out, b->out, sizeof a->out);
+    --net->ops;
+    memmove(b, b + 1, (size_t)(net->ops - i - 1) * sizeof *b);
+}
+
+static bool dti_alone_reads(const dt_net *net, int op, int tensor) {
+    bool alone = net->op[op].tensor == tensor;
+    for (int i = 0; i < net->ops; ++i) alone = alone && (i == op || net->op[i].tensor != tensor) && net->op[i].tensor2 != tensor;
+    return alone;
+}
+
+static bool dti_fuse_one(dt_net *net) { /* false: no pattern fits any more */
+    for (size_t k = 0; k < sizeof dti_patterns / sizeof *dti_patterns; ++k)
+        for (int i = 0; i + 1 < net->ops; ++i) {
+            const struct dti_pattern *p = &dti_patterns[k];
+            const dti_op *a = &net->op[i], *b = a + 1;
+            if (a->class != p->first || b->class != p->second || !dti_alone_reads(net, i + 1, a->made)) continue;
+            if (p->fits && !p->fits(a, b)) continue;
+            if (p->both) dti_merge_ops(net, i, p->both);
+            else dti_swap_ops(net, i);
+            return true;
+        }
+    return false;
+}
+#endif
+
+/* ==== [S8.3] The plan ===================================================== */
+
+/* Four passes: which ops there are, who reads which tensor, what is run over all lane groups at once, and where everything
+   lies. A buffer lives from the op that writes it to the last one that reads it, backward's included; two whose lives do
+   not meet may lie in the same memory. Time is counted in ops: forward 0 .. n-1, the loss n, backward n+1 .. 2n. */
+#ifdef DTI_IMPLEMENT
+static void dti_plan_ops(dt_net *net) {
+    net->ops = net->list.layers;
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        dti_op *op = &net->op[i];
+        *op = (dti_op){ .class = l->class, .layer = l, .layers = 1, .tensor = l->x, .tensor2 = l->with, .made = i + 1 };
+        memcpy(op->in, l->in, sizeof op->in);
+        memcpy(op->out, l->out, sizeof op->out);
+    }
+    while (dti_fuse_one(net)) {}
+    for (int i = 0; i < net->ops; ++i) {
+        dti_op *op = &net->op[i];
+        op->whole_batch = op->class->whole_batch;
+        op->direct = net->desc.direct;
+        if (op->class->needs) op->class->needs(op);
+    }
+}
+
+static void dti_note_reader(dt_net *net, int op, int tensor) {
+    dti_tensor *t = &net->tensor[tensor];
+    ++t->readers;
+    t->last = op;
+    if (net->op[op].class->reads & DTI_READS_X) t->kept |= DTI_READS_Y;
+}
+
+/* In place: y is written over x. Not where x has another reader, nor where backward needs x as it was. */
+static bool dti_may_overwrite(const dt_net *net, const dti_op *op) {
+    const dti_tensor *x = &net->tensor[op->tensor];
+    const bool needed = x->kept & DTI_READS_Y || (x->kept & DTI_READS_SIGN && !op->class->keeps_sign);
+    return op->class->in_place && x->readers == 1 && !needed;
+}
+
+static void dti_plan_tensors(dt_net *net) {
+    memset(net->tensor, 0, sizeof net->tensor);
+    memcpy(net->tensor[0].shape, net->list.input, sizeof net->list.input);
+    net->tensor[0].maker = -1;
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_op *op = &net->op[i];
+        dti_tensor *y = &net->tensor[op->made];
+        memcpy(y->shape, op->out, sizeof y->shape);
+        y->maker = i;
+        y->kept |= op->class->reads & (DTI_READS_Y | DTI_READS_SIGN);
+        y->learns = op->layer->params > 0 || net->tensor[op->tensor].learns || (op->tensor2 >= 0 && net->tensor[op->tensor2].learns);
+        dti_note_reader(net, i, op->tensor);
+        if (op->tensor2 >= 0) dti_note_reader(net, i, op->tensor2);
+    }
+    net->tensor[net->op[net->ops - 1].made].kept |= DTI_READS_Y; /* logits are looked at after the step */
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_op *op = &net->op[i];
+        dti_tensor *x = &net->tensor[op->tensor], *y = &net->tensor[op->made];
+        y->place = op->made;
+        if (!dti_may_overwrite(net, op)) continue;
+        y->place = x->place;
+        y->kept |= x->kept; /* and is not overwritten for x's sake either */
+    }
+}
+
+/* Which ops see all lane groups at once, and the stretches of neighbours that are driven alike. An op that may lie in place
+   does what it does to each number by itself, so it follows the op before it. */
+static void dti_plan_stretches(dt_net *net) {
+    bool whole = false;
+    for (int i = 0; i < net->ops; ++i) {
+        const dti_layer_class *class = net->op[i].class;
+        whole = net->op[i].whole_batch || (whole && class->in_place);
+        net->op[i].whole_batch = whole;
+    }
+    for (int begin = 0, end; begin < net->ops; begin = end) {
+        end = begin + 1;
+        while (end < net->ops && net->op[end].whole_batch == net->op[begin].whole_batch) ++end;
+        for (int i = begin; i < end; ++i) net->op[i].begin = begin, net->op[i].end = end;
+    }
+}
+
+/* From when to when a buffer is needed. If all that happens to it happens in one pass over a stretch, group by group, one
+   group's floats are enough, and the times of the ops themselves count; else it holds every group (wide), and it lives from
+   the begin of the first stretch to the end of the last. */
+typedef struct dti_life {
+    bool used, wide;
+    int from, to, wide_from, wide_to;
+} dti_life;
+
+static void dti_lives_from_to(dti_life *life, int from, int to, int wide_from, int wide_to) {
+    if (!life->used) *life = (dti_life){ true, life->wide, from, to, wide_from, wide_to };
+    life->wide = life->wide || wide_from != life->wide_from || wide_to != life->wide_to;
+    life->from = from < life->from ? from : life->from;
+    life->to = to > life->to ? to : life->to;
+    life->wide_from = wide_from < life->wide_from ? wide_from : life->wide_from;
+    life->wide_to = wide_to > life->wide_to ? wide_to : life->wide_to;
+}
+
+static void dti_lives_at(dti_life *life, const dt_net *net, int i, bool backward) {
+    const dti_op *op = &net->op[i];
+    const int n = net->ops, at = backward ? 2 * n - i : i;
+    dti_lives_from_to(life, at, at, backward ? 2 * n - op->end + 1 : op->begin, backward ? 2 * n - op->begin : op->end - 1);
+    life->wide = life->wide || op->whole_batch;
+}
+
+typedef struct dti_room { /* of the memory that buffers share */
+    int from, to;
+    size_t at, bytes;
+} dti_room;
+
+typedef struct dti_rooms { char *base; int count; size_t bytes; dti_room room[3 * DTI_MAX_LAYERS + 2]; } dti_rooms;
+
+/* The lowest place that no buffer with a life in common takes. */
+static dti_lanes dti_find_room(dti_rooms *all, const dti_life *life, size_t floats, int groups) {
+    dti_room p = { life->wide ? life->wide_from : life->from, life->wide ? life->wide_to : life->to, 0,
+                    dti_times(dti_times(life->wide ? (size_t)groups : 1, floats), sizeof(float)) };
+    if (!life->used) return (dti_lanes){ NULL, 0 };
+    for (int k = 0; k < all->count;) {
+        const dti_room *other = &all->room[k++];
+        if (other->from > p.to || p.from > other->to || other->at >= dti_plus(p.at, p.bytes) || p.at >= dti_plus(other->at, other->bytes)) continue;
+        p.at = dti_plus(other->at, other->bytes);
+        k = 0; /* the earlier ones again, from the new place */
+    }
+    all->room[all->count++] = p;
+    if (dti_plus(p.at, p.bytes) > all->bytes) all->bytes = dti_plus(p.at, p.bytes);
+    return (dti_lanes){ all->base ? (float *)(void *)(all->base + p.at) : NULL, life->wide ? floats : 0 };
+}
+
+static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad) {
+    const int n = net->ops, logits = net->op[n - 1].made;
+    dti_lives_from_to(&value[0], -1, -1, -1, -1); /* dt_net_load fills all groups */
+    for (int i = 0; i < n; ++i) {
+        const dti_op *op = &net->op[i];
+        const int x = net->tensor[op->tensor].place, y = net->tensor[op->made].place;
+        const int x2 = op->tensor2 >= 0 ? net->tensor[op->tensor2].place : x;
+        dti_lives_at(&value[x], net, i, false);
+        dti_lives_at(&value[x2], net, i, false);
+        dti_lives_at(&value[y], net, i, false);
+        if (!net->tensor[op->made].learns) continue; /* it has no backward pass */
+        if (op->class->reads & DTI_READS_X) dti_lives_at(&value[x], net, i, true);
+        if (op->class->reads & ~DTI_READS_X) dti_lives_at(&value[y], net, i, true);
+        dti_lives_at(&grad[y], net, i, true);
+        if (net->tensor[op->tensor].learns) dti_lives_at(&grad[x], net, i, true);
+        if (op->tensor2 >= 0 && net->tensor[op->tensor2].learns) dti_lives_at(&grad[x2], net, i, true);
+    }
+    dti_lives_from_to(&value[net->tensor[logits].place], 2 * n, 2 * n, 2 * n, 2 * n); /* looked at after the step */
+    dti_lives_from_to(&grad[net->tensor[logits].place], n, n, n, n);                  /* the loss writes it */
+}
+
+static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
+    static const dti_lanes none = { NULL, 0 };
+    dti_life value[DTI_MAX_LAYERS + 1] = { { false } }, grad[DTI_MAX_LAYERS + 1] = { { false } };
+    dti_rooms all = { .base = base };
+    bool written[DTI_MAX_LAYERS + 1] = { false };
+    dti_lives_of_ops(net, value, grad);
+    for (int i = 0; i <= net->list.layers; ++i) {
+        dti_tensor *t = &net->tensor[i];
+        const size_t floats = dti_group_floats(t->shape);
+        t->value = t->place == i ? dti_find_room(&all, &value[i], floats, net->max_groups) : net->tensor[t->place].value;
+        t->grad = t->place == i ? dti_find_room(&all, &grad[i], floats, net->max_groups) : net->tensor[t->place].grad;
+    }
+    for (int i = net->ops - 1; i >= 0; --i) { /* backward's order: who writes a gradient first, and who adds to it */
+        dti_op *op = &net->op[i];
+        const dti_tensor *x = &net->tensor[op->tensor], *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
+        dti_life once = { false };
+        op->x = x->value, op->y = net->tensor[op->made].value, op->dy = net->tensor[op->made].grad;
+        op->dx = x->learns ? x->grad : none;
+        op->x2 = x2 ? x2->value : none;
+        op->dx2 = x2 && x2->learns ? x2->grad : none;
+        if (x2) op->add_dx2 = written[op->tensor2], written[op->tensor2] = true;
+        op->add_dx = written[op->tensor] && x->learns;
+        written[op->tensor] = true;
+        dti_lives_at(&once, net, i, true);
+        if (op->add_dx && !op->class->adds) op->spare = dti_find_room(&all, &once, dti_group_floats(x->shape), net->max_groups);
+    }
+    return all.bytes;
+}
+
+/* The next piece of a block, 64-byte aligned: for so many groups so many things of that size. */
+static void *dti_take(char *base, size_t *used, size_t groups, size_t count, size_t size) {
+    void *piece = base ? base + *used : NULL;
+    *used = dti_round_up(dti_plus(*used, dti_times(dti_times(groups, count), size)), 64);
+    return piece;
+}
+
+/* Hands out addresses. Run twice: once from zero, which tells the size, once from the block of that size. */
+static size_t dti_plan_memory(dt_net *net, char *base) {
+    const size_t G = (size_t)net->max_groups, f = sizeof(float);
+    size_t used = 0, largest = 0, scratch = 0;
+    for (int i = 0; i < net->ops; ++i) {
+        if (net->op[i].layer->params > largest) largest = net->op[i].layer->params;
+        if (net->op[i].scratch_floats > scratch) scratch = net->op[i].scratch_floats;
+    }
+    net->values = dti_take(base, &used, 1, net->count, f);
+    net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
+    net->fixed = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), sizeof(int64_t));
+    net->group_grad = dti_take(base, &used, 1, largest, f);
+    net->scratch = dti_take(base, &used, 1, scratch, f);
+    net->sample = dti_take(base, &used, G, DT_LANES, sizeof(uint32_t));
+    net->label = dti_take(base, &used, G, DT_LANES, sizeof(int));
+    net->logp = dti_take(base, &used, G, (size_t)net->classes * DT_LANES, f);
+    for (int i = 0; i < net->ops; ++i) {
+        dti_op *op = &net->op[i];
+        op->notes = dti_take(base, &used, G, op->notes_bytes, 1);
+        op->packed = dti_take(base, &used, 1, op->packed_floats, f);
+    }
+    return dti_plus(used, dti_plan_tensors_memory(net, base ? base + used : NULL));
+}
+#endif
+
+/* ==== [S8.4] Building ===================================================== */
+#ifdef DTI_IMPLEMENT
+/* Trained parameters in the order of the list, and behind all of them what is only saved. */
+static void dti_plan_parameters(dt_net *net) {
+    net->count = 0;
+    for (int trained = 1; trained >= 0; --trained) {
+        for (int i = 0; i < net->list.layers; ++i)
+            for (dti_slot *s = net->list.layer[i].slot, *end = s + net->list.layer[i].slots; s < end; ++s) {
+                if (s->trained != trained) continue;
+                s->offset = net->count;
+                net->count = dti_plus(net->count, dt_tensor_count(&s->shape));
+            }
+        if (trained) net->trained = net->count;
+    }
+}
+
+static void dti_name_parameters(dt_net *net) {
+    for (int i = 0; i < net->list.layers; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        for (int k = 0; k < l->slots; ++k) {
+            const dti_slot *s = &l->slot[k];
+            dt_param *p = &net->param[net->params];
+            snprintf(net->param_name[net->params], sizeof *net->param_name, "%s.%s", l->name, s->suffix);
+            *p = (dt_param){ .name = net->param_name[net->params], .value = s->shape, .grad = s->shape, .offset = s->offset, .trained = s->trained };
+            p->value.data = net->values + s->offset;
+            p->grad.data = net->grad + s->offset;
+            ++net->params;
+        }
+    }
+}
+
+/* Number k of the layer's parameters is made from number k of its random stream; streams count the layers that have any. */
+static void dti_initialise(dt_net *net) {
+    uint32_t stream = 0;
+    for (int i = 0; i < net->list.layers; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        uint32_t k = 0;
+        for (const dti_slot *s = l->slot; s < l->slot + l->slots; ++s)
+            for (size_t n = dt_tensor_count(&s->shape), at = 0; at < n; ++at, ++k) {
+                const dt_philox_block r = dt_philox(net->desc.seed, DT_RNG_INIT, 0, stream, k / 4);
+                net->values[s->offset + at] = s->value + (2.0f * dt_uniform(r.v[k % 4]) - 1.0f) * s->bound;
+            }
+        stream += l->slots > 0;
+    }
+}
+
+static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
+    if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
+    if (net->list.closed) return dti_fail(DT_EARG, "net: built already");
+    if (!desc) return dti_fail(DT_EARG, "dt_net_build: desc must not be NULL");
+    if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
+    if (net->list.layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
+    const int *out = dti_tensor_shape(&net->list, net->list.layers);
+    if (out[1] != 1 || out[2] != 1)
+        return dti_fail(DT_ESHAPE, "net: the last layer gives %d x %d x %d; it must give one number a class (end in dt_linear)",
+                        out[0], out[1], out[2]);
+    for (int i = 1; i < net->list.layers; ++i) {
+        bool read = false;
+        for (int k = i; k < net->list.layers; ++k) read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
+        if (!read) return dti_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes", net->list.layer[i - 1].name, i - 1);
+    }
+    return DT_OK;
+}
+
+DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
+    if (!net) return dti_fail(DT_ENOMEM, "net: no memory for the net itself");
+    DT_TRY(dti_build_check(net, desc));
+    DT_TRY(dti_check_arithmetic());
+    net->desc = *desc;
+    net->classes = dti_tensor_shape(&net->list, net->list.layers)[0];
+    net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
+    dti_plan_parameters(net);
+    if (net->trained == 0) return dti_fail(DT_EARG, "net: it has no parameters");
+    dti_plan_ops(net);
+    dti_plan_tensors(net);
+    dti_plan_stretches(net);
+    net->bytes = dti_plan_memory(net, NULL);
+    const size_t names = DTI_SLOTS * (size_t)net->list.layers;
+    if (!net->param) net->param = dti_alloc_many(names, sizeof(dt_param) + sizeof *net->param_name);
+    if (!net->param || !(net->block = dti_alloc(net->bytes))) return DT_ENOMEM; /* may be tried again */
+    net->param_name = (char (*)[sizeof *net->param_name])(void *)(net->param + names);
+    dti_plan_memory(net, net->block);
+    dti_name_parameters(net);
+    dti_initialise(net);
+    net->list.closed = true;
+    return DT_OK;
+}
+
+DT_API dt_net *dt_net_clone(const dt_net *net) {
+    if (dti_ready(__func__, net) != DT_OK) return NULL;
+    dt_net *twin = dti_alloc(sizeof *twin);
+    if (!twin) return NULL;
+    twin->list = net->list;
+    twin->list.closed = false;
+    twin->training = net->training;
+    bool good = true;
+    for (int i = 0; i < twin->list.layers; ++i) {
+        dti_layer *l = &twin->list.layer[i];
+        const size_t own = l->class->own;
+        if (own) good = (l->own = dti_alloc(own)) && good;
+        if (l->own) memcpy(l->own, net->list.layer[i].own, own);
+    }
+    if (!good || dt_net_build(twin, &net->desc) != DT_OK) { dt_net_free(twin); return NULL; }
+    memcpy(twin->values, net->values, net->count * sizeof(float));
+    return twin;
+}
+#endif
+
+/* ==== [S8.5] Running ====================================================== */
+
+/* Sixteen images (one lane group) pass through all layers while their
+   activations are still in the cache; then the next sixteen. Layers that gain
+   from seeing all groups at once (linear: a weight is read once for several
+   groups) ask for the whole batch, and the plan is cut into stretches of the
+   one kind and of the other. Backward takes the stretches in reverse.
+
+   After a layer's backward on one lane group, that group's share of the weight
+   gradient is added to the exact sums [S3.2] (or to the float gradient). The
+   share of a group does not depend on which other groups this rank holds. */
+#ifdef DTI_IMPLEMENT
+DT_API void dt_net_training(dt_net *net, bool training) {
+    DTI_NEED(net, "net", );
+    if (net->training != training) net->masked = false;
+    net->training = training;
+}
+
+/* Images of that shape, one mean and deviation a channel. */
+static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height, int width, const float *mean, const float *std) {
+    const int *in = dti_image_shape(net);
+    if (channels != in[0] || height != in[1] || width != in[2])
+        return dti_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name, channels, height, width, in[0], in[1], in[2]);
+    for (int c = 0; c < channels; ++c)
+        if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
+            return dti_fail(DT_EARG, "%s: channel %d has the mean %g and the standard deviation %g; needs numbers, the second above 0", name, c,
+                            (double)mean[c], (double)std[c]);
+    return DT_OK;
+}
+
+static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
+    const int *in = dti_image_shape(net);
+    const bool told = batch->channels || batch->height || batch->width;
+    if (batch->count && !(batch->pixels && batch->labels && batch->mean && batch->std && batch->index))
+        return dti_fail(DT_EARG, "net: of a batch of %u samples, pixels, labels, mean, std and index must not be NULL", (unsigned)batch->count);
+    if (batch->count > (uint32_t)net->max_groups * DT_LANES)
+        return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count, net->max_groups * DT_LANES);
+    if (batch->global_count < batch->count || batch->global_count < 1)
+        return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch", (unsigned)batch->count, (unsigned)batch->global_count);
+    for (uint32_t i = 0; i < batch->count; ++i)
+        if (batch->rows && batch->index[i] >= batch->rows)
+            return dti_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i, (unsigned)batch->index[i], (unsigned)batch->rows);
+    if (batch->count == 0) return DT_OK;
+    return dti_check_images(net, "the batch", told ? batch->channels : in[0], told ? batch->height : in[1], told ? batch->width : in[2],
+                            batch->mean, batch->std);
+}
+
+/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
+   each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
+typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
+
+DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
+    dti_sixteen u[DT_LANES];
+    for (int round = 0; round < 4; ++round) {
+        for (int k = 0; k < 8; ++k) {
+            u[2 * k] = __builtin_shufflevector(t[k], t[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            u[2 * k + 1] = __builtin_shufflevector(t[k], t[k + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        }
+        memcpy(t, u, sizeof u);
+    }
+}
+#endif
+
+static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a, float b, float *restrict out) {
+    size_t i = 0;
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
+    for (; i + DT_LANES <= n; i += DT_LANES) {
+        dti_sixteen t[DT_LANES];
+        for (int l = 0; l < DT_LANES; ++l) memcpy(&t[l], row[l] + offset + i, sizeof t[l]);
+        dti_transpose_bytes(t);
+        for (size_t k = 0; k < DT_LANES; ++k)
+            for (int l = 0; l < DT_LANES; ++l) out[(i + k) * DT_LANES + (size_t)l] = dti_fmaf((float)t[k][l], a, b);
+    }
+#endif
+    for (; i < n; ++i)
+        for (int l = 0; l < DT_LANES; ++l) out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
+}
+
+/* One lane group's bytes become sixteen lanes: x = pixel * a + b, with a = 1/(255 std), b = -mean/std. Lanes
+   without an image hold zeros. */
+static void dti_load_lanes(dt_net *net, int g) {
+    const dt_batch *batch = &net->batch;
+    const int *shape = dti_image_shape(net);
+    const size_t plane = (size_t)shape[1] * (size_t)shape[2], image = dti_volume(shape);
+    float *out = dti_lanes_of(net->tensor[0].value, g);
+    const uint8_t *row[DT_LANES];
+    int lanes = (int)dti_min_u32(DT_LANES, batch->count - (uint32_t)g * DT_LANES);
+    for (int l = 0; l < DT_LANES; ++l) /* the empty lanes read lane 0's image and are cleared below */
+        row[l] = batch->pixels + (size_t)batch->index[g * DT_LANES + (l < lanes ? l : 0)] * image;
+    for (int c = 0; c < shape[0]; ++c) {
+        const float a = 1.0f / (255.0f * batch->std[c]), b = -batch->mean[c] / batch->std[c];
+        dti_pack_lanes(row, plane, (size_t)c * plane, a, b, out + (size_t)c * plane * DT_LANES);
+    }
+    if (lanes < DT_LANES)
+        for (size_t i = 0; i < image; ++i) memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
+}
+
+DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
+    DT_TRY(dti_ready(__func__, net));
+    net->loaded = net->forwarded = net->masked = false;
+    DTI_NEED(batch, "batch", DT_EARG);
+    DT_TRY(dti_check_batch(net, batch));
+    net->batch = *batch;
+    net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
+    for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
+        net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
+        net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
+        if (net->label[i] >= net->classes)
+            return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes", (unsigned)net->sample[i],
+                            net->label[i], net->classes);
+    }
+    for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
+    net->loaded = true;
+    return DT_OK;
+}
+
+/* Adds what an op took to its first layer's seconds; every layer's, if a profile was asked for. */
+static void dti_took(const dt_net *net, const dti_op *op, int way, double start) {
+    if (net->layer_seconds) net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
+}
+
+static dti_pass dti_pass_of(const dt_net *net) {
+    return (dti_pass){ .training = net->training, .seed = net->desc.seed, .epoch = net->batch.epoch, .sample = net->sample,
+                      .values = net->values, .group_grad = net->group_grad, .scratch = net->scratch };
+}
+
+/* The error of a loss that is no number: with the first parameter that is none, where the fault lies with one. */
+static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
+    for (int i = 0; i < net->params; ++i)
+        for (size_t k = 0; k < dt_tensor_count(&net->param[i].value); ++k)
+            if (!(fabsf(net->param[i].value.data[k]) <= FLT_MAX))
+                return dti_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g", (unsigned)sample, (double)loss, net->param[i].name, k,
+                                (double)net->param[i].value.data[k]);
+    return dti_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
+}
+
+/* Loss and score of one lane group from its logits. */
+static dt_err dti_score_group(dt_net *net, int g) {
+    const int classes = net->classes, *label = net->label + g * DT_LANES;
+    const float *z = dti_lanes_of(dti_logits(net)->value, g);
+    float *logp = net->logp + (size_t)g * (size_t)classes * DT_LANES;
+    int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
+    dti_log_softmax(classes, z, logp);
+    for (int l = 0; l < lanes; ++l) {
+        float loss = -logp[label[l] * DT_LANES + l];
+        int best = 0;
+        for (int k = 1; k < classes; ++k) best = z[k * DT_LANES + l] > z[best * DT_LANES + l] ? k : best;
+        if (!(loss < 0x1p20f)) return dti_bad_loss(net, net->sample[g * DT_LANES + l], loss);
+        net->score.loss_fixed += (int64_t)((double)loss * 0x1p24 + 0.5);
+        net->score.correct += best == label[l];
+    }
+    net->score.count += lanes;
+    return DT_OK;
+}
+
+/* One stretch of ops over groups [g, g+n). */
+static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begin, int end, int g, int n) {
+    for (const dti_op *op = net->op + begin; op < net->op + end; ++op) {
+        const double start = net->layer_seconds ? dt_now() : 0.0;
+        op->class->forward(op, run, g, n);
+        dti_took(net, op, 0, start);
+    }
+}
+
+DT_API dt_err dt_forward(dt_net *net) {
+    DT_TRY(dti_ready(__func__, net));
+    if (!net->loaded) return dti_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
+    net->forwarded = net->masked = false;
+    DT_TRY(dti_check_thread());
+    dti_pass run = dti_pass_of(net);
+    net->score = (dt_score){ 0, 0, 0 };
+    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
+        if (op->class->pack) op->class->pack(op, net->values);
+    for (int begin = 0, end; begin < net->ops; begin = end) {
+        end = net->op[begin].end;
+        const int n = net->op[begin].whole_batch ? net->groups : 1; /* groups at once */
+        for (int g = 0; g < net->groups; g += n) dti_forward_stretch(net, &run, begin, end, g, n);
+    }
+    for (int g = 0; g < net->groups; ++g) DT_TRY(dti_score_group(net, g));
+    net->forwarded = net->masked = true;
+    return DT_OK;
+}
+
+static dt_err dti_bad_gradient(const dt_net *net, size_t at, float value) {
+    for (int i = 0; i < net->params; ++i) {
+        const dt_param *p = &net->param[i];
+        if (at >= p->offset && at < p->offset + dt_tensor_count(&p->value))
+            return dti_fail(DT_ENUMERIC, "gradient of %s[%zu] is %g, which an exact sum cannot hold", p->name, at - p->offset, (double)value);
+    }
+    return dti_fail(DT_ENUMERIC, "gradient [%zu] is %g", at, (double)value);
+}
+
+/* Adds one lane group's share of one layer's parameter gradient. */
+static dt_err dti_add_gradient(dt_net *net, const dti_layer *l, float limit) {
+    const size_t offset = l->slot[0].offset;
+    if (net->desc.float_sums) {
+        float *grad = net->grad + offset;
+        for (size_t k = 0; k < l->params; ++k) grad[k] += net->group_grad[k];
+        return DT_OK;
+    }
+    size_t at = dt_fixed_add(net->fixed + offset, net->group_grad, l->params, limit);
+    return at == l->params ? DT_OK : dti_bad_gradient(net, offset + at, net->group_grad[at]);
+}
+
+DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
+    DTI_NEED(net, "net", );
+    net->on_gradient = fn;
+    net->on_gradient_user = user;
+}
+
+static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
+    return net->on_gradient && l->params ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params) : DT_OK;
+}
+
+/* dx += spare, for classes that do not add themselves. */
+static void dti_add_spare(const dti_op *op, int g) {
+    if (!op->spare.at) return;
+    float *dx = dti_lanes_of(op->dx, g);
+    const float *more = dti_lanes_of(op->spare, g);
+    for (size_t i = 0; i < dti_group_floats(op->in); ++i) dx[i] += more[i];
+}
+
+/* One op over groups [g, g+n). */
+static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n, float limit) {
+    const dti_layer *l = op->layer;
+    const double start = net->layer_seconds ? dt_now() : 0.0;
+    for (int k = g; k < g + n; ++k) {
+        op->class->backward(op, run, k);
+        if (l->params) DT_TRY(dti_add_gradient(net, l, limit));
+    }
+    if (op->class->backward_data && op->dx.at) op->class->backward_data(op, run, g, n);
+    for (int k = g; k < g + n; ++k) dti_add_spare(op, k);
+    if (g + n == net->groups) DT_TRY(dti_gradient_final(net, l));
+    dti_took(net, op, 1, start);
+    return DT_OK;
+}
+
+/* Ops [begin, end) in reverse over groups [g, g+n). */
+static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int begin, int end, int g, int n, float limit) {
+    for (const dti_op *op = net->op + end; op-- > net->op + begin;)
+        if (net->tensor[op->made].learns) DT_TRY(dti_backward_op(net, run, op, g, n, limit));
+    return DT_OK;
+}
+
+/* d loss / d logits, of every group. */
+static void dti_loss_backward(dt_net *net) {
+    const int classes = net->classes;
+    for (int g = 0; g < net->groups; ++g) {
+        const int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
+        dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES, net->label + g * DT_LANES, lanes,
+                         1.0f / (float)net->batch.global_count, dti_lanes_of(dti_logits(net)->grad, g));
+    }
+}
+
+DT_API dt_err dt_backward(dt_net *net) {
+    DT_TRY(dti_ready(__func__, net));
+    if (!net->masked) return dti_fail(DT_EARG, "net: dt_forward comes before dt_backward");
+    const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
+    dti_pass run = dti_pass_of(net);
+    if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
+    else memset(net->fixed, 0, net->trained * sizeof(int64_t));
+    dti_loss_backward(net);
+    for (const dti_op *op = net->op + net->ops; net->groups == 0 && op-- > net->op;) /* no samples: zeros are the whole share */
+        DT_TRY(dti_gradient_final(net, op->layer));
+    for (int end = net->ops, begin; end > 0; end = begin) {
+        begin = net->op[end - 1].begin;
+        const int n = net->op[begin].whole_batch ? net->groups : 1;
+        for (int g = 0; g < net->groups; g += n) DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n, limit));
+    }
+    if (!net->desc.float_sums && !net->on_gradient) dt_fixed_to_float(net->grad, net->fixed, net->trained);
+    return DT_OK;
+}
+#endif
+
+/* ==== [S8.6] Looking inside =============================================== */
+#ifdef DTI_DECLARE
+/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer_seconds
+   tells what layer i took since then. i counts layers as built; a layer that is done by the one before it takes 0. */
+DT_API dt_err dt_net_profile(dt_net *net, bool on);
+DT_API int dt_net_layers(const dt_net *net);
+DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds);
+#endif
+
+#ifdef DTI_IMPLEMENT
+DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
+DT_API float *dt_net_values(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->values : NULL; }
+DT_API float *dt_net_gradients(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->grad : NULL; }
+DT_API int dt_net_param_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->params; }
+DT_API int dt_net_classes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->classes; }
+DT_API size_t dt_net_bytes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->bytes + sizeof *net; }
+DT_API dt_score dt_net_score(const dt_net *net) { DTI_NEED(net, "net", ((dt_score){ 0, 0, 0 })); return net->score; }
+DT_API int dt_net_layers(const dt_net *net) { DTI_NEED(net, "net", 0); return net->list.layers; }
+
+static uint64_t dti_hash_floats(const float *x, size_t n) { return dti_hash_numbers(x, n * sizeof *x, sizeof *x, 0); }
+
+DT_API uint64_t dt_net_hash(const dt_net *net) { return dti_ready(__func__, net) == DT_OK ? dti_hash_floats(net->values, net->count) : 0; }
+
+DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
+    DTI_NEED(net, "net", NULL);
+    return i >= 0 && i < net->params ? &net->param[i] : (dti_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
+}
+
+DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
+    DTI_NEED(net && name, "net and name", NULL);
+    for (int i = 0; i < net->params; ++i)
+        if (strcmp(net->param[i].name, name) == 0) return &net->param[i];
+    return dti_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
+}
+
+static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
+    const float *group = rows + (size_t)(i / DT_LANES) * stride;
+    for (int k = 0; k < net->classes; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
+}
+
+static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
+    DT_TRY(dti_ready(who, net));
+    if (!net->forwarded) return dti_fail(DT_EARG, "%s: dt_forward comes first", who);
+    if (i < 0 || (uint32_t)i >= net->batch.count) return dti_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i, (unsigned)net->batch.count);
+    return out ? DT_OK : dti_fail(DT_EARG, "%s: out must not be NULL", who);
+}
+
+DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out) {
+    DT_TRY(dti_check_lane(__func__, net, i, out));
+    const dti_lanes logits = net->tensor[net->op[net->ops - 1].made].value;
+    dti_lane_out(net, logits.at, logits.stride, i, out);
+    return DT_OK;
+}
+
+DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
+    DT_TRY(dti_check_lane(__func__, net, i, out));
+    dti_lane_out(net, net->logp, (size_t)net->classes * DT_LANES, i, out);
+    return DT_OK;
+}
+
+static double dti_layer_macs(const dti_layer *l) { return l->class->macs ? l->class->macs(l) : 0.0; }
+
+/* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a multiply-add each. */
+DT_API double dt_net_flops(const dt_net *net) {
+    DTI_NEED(net, "net", 0.0);
+    double flops = 0.0;
+    for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l)
+        flops += 2.0 * dti_layer_macs(l) * (net->tensor[l->x].learns ? 3.0 : 2.0);
+    return flops;
+}
+
+DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
+    size_t used = 0;
+    DTI_NEED(text || size == 0, "text", );
+    if (size) text[0] = '\0';
+    DTI_NEED(net, "net", );
+    for (int i = 0; i < net->list.layers && used < size; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        used += dti_print(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
+                          l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params, dti_layer_macs(l));
+    }
+}
+
+DT_API dt_err dt_net_profile(dt_net *net, bool on) {
+    DT_TRY(dti_ready(__func__, net));
+    dti_release(net->layer_seconds);
+    net->layer_seconds = NULL;
+    if (on && !(net->layer_seconds = dti_alloc_many((size_t)net->list.layers * 2, sizeof(double)))) return DT_ENOMEM;
+    return DT_OK;
+}
+
+DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds) {
+    DTI_NEED(net, "net", NULL);
+    if (i < 0 || i >= net->list.layers) return dti_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
+    if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
+    if (backward_seconds) *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
+    return net->list.layer[i].name;
+}
+
+DT_API double dt_score_loss(const dt_score *score) {
+    DTI_NEED(score, "score", 0.0);
+    return score->count ? (double)score->loss_fixed * 0x1p-24 / (double)score->count : 0.0;
+}
+
+DT_API double dt_score_accuracy(const dt_score *score) {
+    DTI_NEED(score, "score", 0.0);
+    return score->count ? (double)score->correct / (double)score->count : 0.0;
+}
+
+DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
+    DTI_NEED(sum && more, "sum and more", );
+    sum->loss_fixed += more->loss_fixed;
+    sum->correct += more->correct;
+    sum->count += more->count;
+}
+#endif
+
+/* ==== [S9] Optimizers ===================================================== */
+
+/* An optimizer turns the gradient vector into a change of the parameter
+   vector. It knows nothing of layers: plain loops over two flat vectors, the
+   same formulas as PyTorch's torch.optim. Each kind is a subsection: its
+   description, and a class that says all that is to know of it. */
+
+/* ==== [S9.1] What an optimizer is ========================================= */
+#ifdef DTI_DECLARE
+typedef struct dt_optimizer dt_optimizer;
+
+/* dt_sgd [S9.2] and dt_adam [S9.3] make one for a net that is built: NULL with dt_error() on a setting that cannot be
+   meant. It steps this net's vectors, and ends before the net does. */
+DT_API void dt_optimizer_free(dt_optimizer *opt);
+
+DT_API void dt_optimizer_step(dt_optimizer *opt);              /* values += change(gradients) */
+/* dt_optimizer_change: the step's change without taking it; out [dt_net_count], overwritten. Advances the state. */
+DT_API void dt_optimizer_change(dt_optimizer *opt, float *out);
+DT_API void dt_optimizer_reset(dt_optimizer *opt);             /* forgets momentum and the step count */
+DT_API float dt_optimizer_lr(const dt_optimizer *opt);
+DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr);
+DT_API const char *dt_optimizer_name(const dt_optimizer *opt); /* "sgd", "adam" */
+/* A second optimizer with the same settings and a fresh state, for another net of the same layers. */
+DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net);
+#endif
+
+#ifdef DTI_IMPLEMENT
+enum { DTI_KNOBS = 4, DTI_STATES = 2 };
+
+typedef struct dti_optimizer_class {
+    const char *name;
+    int states;              /* vectors of its own, each as long as the parameters */
+    void (*begin)(dt_optimizer *opt); /* before each step, the first one has opt->steps 0; NULL: nothing to do */
+    /* change[i] for the parameters offset .. offset+n-1 */
+    void (*change)(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change);
+} dti_optimizer_class;
+
+struct dt_optimizer {
+    const dti_optimizer_class *class;
+    float lr, setting[DTI_KNOBS]; /* of its description; equal settings, equal optimizer */
+    float *values;           /* the net's two vectors, as far as they are trained */
+    const float *gradients;
+    size_t count;
+    int64_t steps;           /* taken so far */
+    double power[DTI_STATES]; /* Adam: beta1^t, beta2^t */
+    float *state[DTI_STATES]; /* [count] each */
+};
+
+static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
+
+static dt_err dti_lr_check(const char *name, float lr) {
+    return lr > 0.0f && lr <= FLT_MAX ? DT_OK : dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
+}
+
+static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr, const float setting[DTI_KNOBS]) {
+    if (!net || !net->list.closed) { dti_fail(DT_EARG, "%s: the net must be built first", class->name); return NULL; }
+    if (dti_ready(class->name, net) != DT_OK) return NULL;
+    if (dti_lr_check(class->name, lr) != DT_OK) return NULL;
+    const size_t head = dti_round_up(sizeof(dt_optimizer), 64), vector = dti_round_up(net->trained * sizeof(float), 64);
+    char *block = dti_alloc(dti_plus(head, dti_times(vector, (size_t)class->states)));
+    if (!block) return NULL;
+    dt_optimizer *opt = (dt_optimizer *)(void *)block;
+    *opt = (dt_optimizer){ .class = class, .lr = lr, .values = net->values, .gradients = net->grad, .count = net->trained };
+    memcpy(opt->setting, setting, sizeof opt->setting);
+    for (int i = 0; i < class->states; ++i) opt->state[i] = (float *)(void *)(block + head + vector * (size_t)i);
+    return opt;
+}
+
+DT_API void dt_optimizer_free(dt_optimizer *opt) { dti_release(opt); }
+DT_API float dt_optimizer_lr(const dt_optimizer *opt) { DTI_NEED(opt, "opt", 0.0f); return opt->lr; }
+DT_API const char *dt_optimizer_name(const dt_optimizer *opt) { DTI_NEED(opt, "opt", "?"); return opt->class->name; }
+
+DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
+    DTI_NEED(opt, "opt", DT_EARG);
+    DT_TRY(dti_lr_check(opt->class->name, lr));
+    opt->lr = lr;
+    return DT_OK;
+}
+
+DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
+    DTI_NEED(opt && net, "opt and net", NULL);
+    if (net->trained != opt->count) {
+        dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->count, net->trained);
+        return NULL;
+    }
+    return dti_optimizer_new(net, opt->class, opt->lr, opt->setting);
+}
+
+DT_API void dt_optimizer_reset(dt_optimizer *opt) {
+    DTI_NEED(opt, "opt", );
+    for (int i = 0; i < opt->class->states; ++i) memset(opt->state[i], 0, opt->count * sizeof(float));
+    opt->steps = 0;
+}
+
+static void dti_change(dt_optimizer *opt, float *out, bool add) {
+    enum { BLOCK = 1024 }; /* the change of a block stays in the L1 cache until it is added */
+    float change[BLOCK];
+    if (opt->class->begin) opt->class->begin(opt);
+    for (size_t at = 0; at < opt->count; at += BLOCK) {
+        const size_t n = dti_min_size(BLOCK, opt->count - at);
+        opt->class->change(opt, at, n, add ? change : out + at);
+        for (size_t i = 0; i < n && add; ++i) opt->values[at + i] += change[i];
+    }
+    ++opt->steps;
+}
+
+DT_API void dt_optimizer_step(dt_optimizer *opt) { DTI_NEED(opt, "opt", ); dti_change(opt, NULL, true); }
+DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) { DTI_NEED(opt && out, "opt and out", ); dti_change(opt, out, false); }
+#endif
+
+/* ==== [S9.2] SGD ========================================================== */
+#ifdef DTI_DECLARE
+/* SGD (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov's form as in Sutskever et al. 2013):
+     g += wd*w;  buf = g the first time, then buf = mu*buf + (1-damp)*g;  g = nesterov ? g + mu*buf : buf;  w -= lr*g
+   lr > 0; 0 <= momentum; 0 <= weight_decay; nesterov needs momentum > 0 and dampening 0. */
+typedef struct dt_sgd_desc {
+    float lr, momentum, dampening, weight_decay;
+    bool nesterov;
+} dt_sgd_desc;
+DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+enum { DTI_SGD_MOMENTUM, DTI_SGD_DAMPENING, DTI_SGD_DECAY, DTI_SGD_NESTEROV };
+
+static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
+    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
+    float *restrict buf = opt->state[0] + offset;
+    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = set[DTI_SGD_DECAY], keep = 1.0f - set[DTI_SGD_DAMPENING];
+    const bool first = opt->steps == 0, nesterov = set[DTI_SGD_NESTEROV] > 0.0f, plain = !(mu > 0.0f);
+    for (size_t i = 0; i < n; ++i) {
+        float g = grad[i] + wd * w[i];
+        float b = first ? g : mu * buf[i] + keep * g;
+        buf[i] = b;
+        float step = nesterov ? g + mu * b : b;
+        change[i] = -lr * (plain ? g : step);
+    }
+}
+
+static const dti_optimizer_class dti_sgd_class = { .name = "sgd", .states = 1, .change = dti_sgd_change };
+
+DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
+    DTI_NEED(d, "desc", NULL);
+    if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) || !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
+        dti_fail(DT_EARG, "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening at most 1",
+                 (double)d->momentum, (double)d->dampening, (double)d->weight_decay);
+        return NULL;
+    }
+    if (d->nesterov && !(d->momentum > 0.0f && d->dampening <= 0.0f)) {
+        dti_fail(DT_EARG, "sgd: nesterov needs a momentum above 0 and no dampening");
+        return NULL;
+    }
+    const float setting[DTI_KNOBS] = { d->momentum, d->dampening, d->weight_decay, d->nesterov };
+    return dti_optimizer_new(net, &dti_sgd_class, d->lr, setting);
+}
+#endif
+
+/* ==== [S9.3] Adam ========================================================= */
+#ifdef DTI_DECLARE
+/* Adam (Kingma, Ba 2015), weight decay as L2 in g:
+     g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  w -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
+   No hidden values: &(dt_adam_desc){ DT_ADAM_DEFAULTS } says PyTorch's by name. */
+typedef struct dt_adam_desc {
+    float lr, beta1, beta2, eps, weight_decay;
+} dt_adam_desc;
+#define DT_ADAM_DEFAULTS .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f
+DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+enum { DTI_ADAM_BETA1, DTI_ADAM_BETA2, DTI_ADAM_EPS, DTI_ADAM_DECAY };
+
+static void dti_adam_begin(dt_optimizer *opt) {
+    for (int i = 0; i < 2; ++i) opt->power[i] = (opt->steps ? opt->power[i] : 1.0) * (double)opt->setting[DTI_ADAM_BETA1 + i];
+}
+
+static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
+    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
+    float *restrict m = opt->state[0] + offset, *restrict v = opt->state[1] + offset;
+    const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS], wd = set[DTI_ADAM_DECAY];
+    const float rate = (float)((double)opt->lr / (1.0 - opt->power[0])), root = (float)(1.0 / sqrt(1.0 - opt->power[1]));
+    for (size_t i = 0; i < n; ++i) {
+        float g = grad[i] + wd * w[i];
+        m[i] = b1 * m[i] + (1.0f - b1) * g;
+        v[i] = b2 * v[i] + (1.0f - b2) * g * g;
+        change[i] = v[i];
+    }
+    dti_sqrt_all(change, n);
+    for (size_t i = 0; i < n; ++i) change[i] = -rate * m[i] / (change[i] * root + eps);
+}
+
+static const dti_optimizer_class dti_adam_class = { .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change };
+
+DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
+    DTI_NEED(d, "desc", NULL);
+    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f && d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
+        dti_fail(DT_EARG, "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight decay >= 0",
+                 (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
+        return NULL;
+    }
+    const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->weight_decay };
+    return dti_optimizer_new(net, &dti_adam_class, d->lr, setting);
+}
+#endif
+
+/* ==== [S10] Communicator ====================================================
+
+   A dt_comm is a group of ranks that train one model together. Rank r of p holds its own copy of everything and
+   talks to the others only through the functions of this section. Three backends stand behind one type:
+
+     alone     one process, one rank: every collective is already done
+     threads   p threads of one process (dt_run_ranks): tests, embedders, machines without MPI
+     MPI       p processes started by mpiexec (compile with DTRAIN_WITH_MPI and mpicc.mpich)
+
+   A trainer never asks which one it has. The hand-written all-reduces [S10.3] run on any backend's send and receive.
+
+   Every collective (broadcast, allgather, barrier, all-reduce) is called by all ranks, in the same order.
+
+   A rank that dies, hangs, differs or drifts is noticed and named: see [E4.1]. */
+
+/* ==== [S10.1] Ranks ========================================================= */
+#ifdef DTI_DECLARE
+
+typedef struct dt_comm dt_comm;
+
+/* The one-rank communicator. NULL if memory is out. Free with dt_comm_free. */
+DT_API dt_comm *dt_comm_alone(void);
+
+/* What a chapter starts with: MPI where it is compiled in, with a watcher [E4.1] that writes to standard error; else
+   alone. Call it first in main, before any thread is started: under mpiexec it forks. argc and argv are main's, or both NULL. NULL on failure, with the reason in dt_error(). */
+DT_API dt_comm *dt_comm_world(int *argc, char ***argv);
+
+/* Says goodbye to the other ranks and releases everything; ends MPI if dt_comm_mpi began it. NULL is allowed. A rank of
+   several that ends without this call has failed, whatever its exit code. */
+DT_API void dt_comm_free(dt_comm *comm);
+
+DT_API int dt_comm_rank(const dt_comm *comm);                    /* 0 .. size-1 */
+DT_API int dt_comm_size(const dt_comm *comm);
+DT_API int dt_comm_hosts(const dt_comm *comm);                   /* on how many machines the ranks are */
+DT_API const char *dt_comm_host(const dt_comm *comm, int rank);  /* the machine's name on which that rank runs */
+DT_API const char *dt_comm_backend_name(const dt_comm *comm);    /* "alone", "threads", "MPI" */
+
+/* Ends the whole job: under MPI every process stops, and mpiexec does not end with 0; under threads every rank that
+   waits, or will wait, in this section returns DT_ECOMM. */
+DT_API void dt_comm_abort(dt_comm *comm, int exit_code);
+
+#ifdef DTRAIN_WITH_THREADS
+/* Runs fn(comm, arg) on p ranks at once, 1..1024, each a thread; rank 0 is the caller's own. Returns when all have returned:
+   DT_OK, or the error of the first rank that failed. A rank that returns an error frees the others from waiting. */
+DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg);
+#endif
+
+#ifdef DTRAIN_WITH_MPI
+/* Starts MPI and wraps all its processes. NULL on failure, with the reason in dt_error(). */
+DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv);
+
+/* For programs that have started MPI themselves: the group of the MPI_Comm to which the pointer points (a copy is
+   made; MPI is not ended by dt_comm_free). A void pointer, so that these declarations need no mpi.h. */
+DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer);
+#endif
+
+/* How a rank waits. Ranks often outnumber cores, and a rank that waits must not hold the core that another rank
+   needs in order to arrive.
+     DT_WAIT_SPIN    keeps testing: the shortest delay, and a wasted core
+     DT_WAIT_YIELD   gives the core away between two tests (sched_yield), so it costs nothing when others have work
+     DT_WAIT_SLEEP   sleeps until the last rank has brought its part (on Linux, through shared memory), else 50 microseconds
+                     between two tests: a cool machine, and late by the time it takes to wake
+   The default spins for a few microseconds where every rank has a core of its own, then yields for a millisecond, then
+   sleeps. Where ranks outnumber cores and who waits can be woken, it yields ten times and then sleeps: of three ranks on a
+   core, two that only yield keep taking turns with each other. And where training has given each rank its core [S11.3], of
+   those who wait on one core all sleep but the last, which spins: nobody else could use the core, and to wake an idle one
+   takes 45 microseconds in this virtual machine. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2,
+   medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90.
+   Environment: DTRAIN_WAIT=spin|yield|sleep, read when the communicator is made. */
+typedef enum dt_wait { DT_WAIT_AUTO, DT_WAIT_SPIN, DT_WAIT_YIELD, DT_WAIT_SLEEP } dt_wait;
+DT_API void dt_comm_set_wait(dt_comm *comm, dt_wait wait);
+
+/* What communication has cost this rank since the communicator was made. */
+typedef struct dt_comm_cost {
+    double   wait;          /* seconds spent waiting for other ranks */
+    double   reduce;        /* seconds spent copying and adding */
+    uint64_t bytes;         /* bytes this rank gave to others (to MPI or to shared memory: once per all-reduce) */
+    uint64_t messages;      /* sends of the hand-written algorithms */
+    uint64_t collectives;   /* all-reduces, broadcasts, gathers and barriers */
+} dt_comm_cost;
+DT_API dt_comm_cost dt_comm_times(const dt_comm *comm);
+
+#endif /* DTI_DECLARE */
+
+/* ==== [S10.2] Messages and collectives ====================================== */
+#ifdef DTI_DECLARE
+
+typedef enum dt_type { DT_F32, DT_F64, DT_I64 } dt_type;
+typedef enum dt_op   { DT_SUM, DT_MIN, DT_MAX } dt_op;
+
+/* The ways to all-reduce. With a the start-up time of a message, b the time per byte, c the time to add a byte, and n
+   bytes on p ranks (Thakur, Rabenseifner, Gropp 2005; lg is the logarithm to base 2, rounded up):
+
+     DT_NAIVE     rank 0 gathers, adds, sends back       2(p-1)(a + nb) + (p-1)nc at rank 0
+     DT_TREE      the same along a binomial tree         2 lg p (a + nb) + lg p nc
+     DT_RING      p blocks travel once and once more     2(p-1)a + 2(p-1)/p nb + (p-1)/p nc
+     DT_DOUBLING  everybody exchanges everything         lg p (a + nb + nc)
+     DT_HALVING   halves, quarters ..., and back         2 lg p a + 2(p-1)/p nb + (p-1)/p nc
+     DT_MPI       the MPI library's own choice
+     DT_SHARED    through memory that all ranks of one host see; no messages at all
+     DT_AUTO      what dt_comm_set_algorithm has said, else DT_SHARED where all ranks are on one host, else DT_MPI
+
+   Where p is not a power of two, DOUBLING and HALVING first fold the extra ranks into others, and unfold at the end:
+   two more messages of n bytes. */
+typedef enum dt_algorithm {
+    DT_AUTO, DT_NAIVE, DT_TREE, DT_RING, DT_DOUBLING, DT_HALVING, DT_MPI, DT_SHARED, DT_ALGORITHMS
+} dt_algorithm;
+
+DT_API const char *dt_algorithm_name(dt_algorithm algorithm);              /* "ring"; "?" if there is no such one */
+DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out);     /* DT_EARG, naming those there are */
+
+/* What DT_AUTO means on this communicator from now on, for trainers, averages and barriers alike; DT_AUTO: the choice above again.
+   Every rank says the same. DT_EARG or DT_ECOMM, and nothing changes, if these ranks cannot use it. */
+DT_API dt_err dt_comm_set_algorithm(dt_comm *comm, dt_algorithm algorithm);
+
+/* buf of root reaches everybody's buf, along a binomial tree: lg p messages of `bytes`. */
+DT_API dt_err dt_broadcast(dt_comm *comm, void *buf, size_t bytes, int root);
+
+/* One message to, or from, one rank. Both sides give the same size and tag (0 .. 32000), or DT_ECOMM. A send may wait
+   until the other side receives, so two ranks that send to each other first may wait for ever: use dt_sendrecv. To
+   oneself: dt_sendrecv with to and from alike, else DT_EARG. */
+DT_API dt_err dt_send(dt_comm *comm, const void *buf, size_t bytes, int to, int tag);
+DT_API dt_err dt_recv(dt_comm *comm, void *buf, size_t bytes, int from, int tag);
+DT_API dt_err dt_sendrecv(dt_comm *comm, const void *send, size_t send_bytes, int to,
+                          void *recv, size_t recv_bytes, int from, int tag);
+
+/* Nobody leaves before everybody has come. */
+DT_API dt_err dt_barrier(dt_comm *comm);
+
+/* all[r*bytes ..] = mine of rank r, on every rank. mine and all do not overlap. p-1 messages of `bytes`. */
+DT_API dt_err dt_allgather(dt_comm *comm, const void *mine, size_t bytes, void *all);
+
+/* buf[i] = op over all ranks of buf[i], i < n, in place, the same bits on every rank. Algorithms may differ from each
+   other in a float's last bits, because they add in different orders; DT_I64 never does (sums wrap at 64 bits). */
+DT_API dt_err dt_allreduce(dt_comm *comm, void *buf, size_t n, dt_type type, dt_op op, dt_algorithm algorithm);
+
+/* The same in two parts, so that computing goes on meanwhile. Several may be in flight (32; one more first waits for
+   the oldest). buf belongs to the request until wait, or test with *done, has returned. Work is done inside test and wait,
+   for all requests in flight, in whatever order they are waited for: call test now and then in a long computation. */
+typedef struct dt_allreduce_desc {
+    void        *buf;
+    size_t       n;
+    dt_type      type;
+    dt_op        op;
+    dt_algorithm algorithm;
+} dt_allreduce_desc;
+typedef struct dt_request { uint64_t number; } dt_request;     /* 0: none; waiting for none returns at once */
+DT_API dt_err dt_allreduce_start(dt_comm *comm, const dt_allreduce_desc *desc, dt_request *request);
+DT_API dt_err dt_allreduce_test(dt_comm *comm, dt_request *request, bool *done);
+DT_API dt_err dt_allreduce_wait(dt_comm *comm, dt_request *request);
+
+/* What rank does in step k of an all-reduce of n elements over p ranks, at most 65536: the algorithms as data, for pictures,
+   for counting, and for running them. False where the algorithm has no step k (and for DT_MPI, DT_SHARED, DT_AUTO). */
+typedef struct dt_step {
+    int    to;   size_t send_at, send_n;    /* to   < 0: sends nothing */
+    int    from; size_t recv_at, recv_n;    /* from < 0: receives nothing */
+    bool   add;                             /* what comes is added to what is there, or else replaces it */
+} dt_step;
+DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, size_t n, dt_step *step);
+
+#endif /* DTI_DECLARE */
+
+/* ==== [S10.3] All-reduce by hand ============================================
+
+   An algorithm is a function of (k, rank, p, n) that says what this rank sends and receives in step k. Nothing else
+   is needed: one engine [E2.3] carries the steps out, over messages between threads or between processes, blocking or
+   in flight. A message of zero elements is not sent. */
+#ifdef DTI_IMPLEMENT
+/* Where part i begins when n things are cut into p parts that differ by at most one. Also right for n < p. */
+static size_t dti_cut(size_t n, int p, int i) {
+    return n / (size_t)p * (size_t)i + n % (size_t)p * (size_t)i / (size_t)p;
+}
+
+static void dti_step_send(dt_step *s, int to, size_t begin, size_t end) {
+    s->to = to, s->send_at = begin, s->send_n = end - begin;
+}
+
+static void dti_step_recv(dt_step *s, int from, size_t begin, size_t end, bool add) {
+    s->from = from, s->recv_at = begin, s->recv_n = end - begin, s->add = add;
+}
+
+/*  Naive: 1, 2 and 3 give to 0, one after the other; 0 gives the sum to 1, 2 and 3.
+
+      0 <- 1    0 <- 2    0 <- 3    0 -> 1    0 -> 2    0 -> 3                                                      */
+static bool dti_step_naive(int k, int rank, int p, size_t n, dt_step *s) {
+    if (rank > 0) {
+        if (k == 0) dti_step_send(s, 0, 0, n);
+        if (k == 1) dti_step_recv(s, 0, 0, n, false);
+        return k < 2;
+    }
+    if (k < p - 1) dti_step_recv(s, k + 1, 0, n, true);
+    else           dti_step_send(s, k - p + 2, 0, n);
+    return k < 2 * (p - 1);
+}
+
+static int dti_log2_up(int p) {
+    int h = 0;
+    while (1 << h < p) ++h;
+    return h;
+}
+
+/*  Tree: sums flow down to rank 0 in lg p rounds, and the result flows up the same branches in reverse.
+
+      0   1   2   3   4   5   6   7
+      |--<    |--<    |--<    |--<       round 0: distance 1
+      |------<        |------<           round 1: distance 2
+      |--------------<                   round 2: distance 4; then the same, backwards, with >                     */
+static bool dti_step_tree(int k, int rank, int p, size_t n, dt_step *s) {
+    int rounds = dti_log2_up(p);
+    bool down = k < rounds;
+    if (k >= 2 * rounds) return false;
+    int distance = 1 << (down ? k : 2 * rounds - 1 - k);
+    if (rank % distance != 0) return true;                       /* not at a branch of this round */
+    if (rank & distance) {
+        if (down) dti_step_send(s, rank - distance, 0, n);
+        else      dti_step_recv(s, rank - distance, 0, n, false);
+    } else if (rank + distance < p) {
+        if (down) dti_step_recv(s, rank + distance, 0, n, true);
+        else      dti_step_send(s, rank + distance, 0, n);
+    }
+    return true;
+}
+
+/*  Ring: the vector is cut into p blocks. In every step each rank passes one block to the right. In the first p-1
+    steps the receiver adds: block b sets out from rank b and is complete when it reaches rank b-1. In the next p-1
+    steps the complete blocks go round once more. Both halves are the same formula.
+
+      step 0     0 -b0-> 1 -b1-> 2 -b2-> 3 -b3-> 0
+      step 1     0 -b3-> 1 -b0-> 2 -b1-> 3 -b2-> 0                                                                  */
+static bool dti_step_ring(int k, int rank, int p, size_t n, dt_step *s) {
+    int give = ((rank - k) % p + p) % p, take = (give + p - 1) % p;
+    dti_step_send(s, (rank + 1) % p, dti_cut(n, p, give), dti_cut(n, p, give + 1));
+    dti_step_recv(s, (rank + p - 1) % p, dti_cut(n, p, take), dti_cut(n, p, take + 1), k < p - 1);
+    return k < 2 * (p - 1);
+}
+
+/* Doubling and halving need q = 2^m ranks. Step 0: rank q+i gives its vector to rank i. Last step: it gets the result.
+   Returns the step's number within the inner algorithm of q ranks, or -1 where this rank has nothing to do in it. */
+static int dti_step_fold(int k, int steps, int rank, int p, int q, size_t n, dt_step *s) {
+    if (k > 0 && k <= steps) return rank < q ? k - 1 : -1;
+    if (rank >= q)          { if (k == 0) dti_step_send(s, rank - q, 0, n); else dti_step_recv(s, rank - q, 0, n, false); }
+    else if (rank + q < p)  { if (k == 0) dti_step_recv(s, rank + q, 0, n, true); else dti_step_send(s, rank + q, 0, n); }
+    return -1;
+}
+
+/*  Recursive doubling: in round j everybody exchanges the whole vector with the rank at distance 2^j.
+
+      0 <-> 1   2 <-> 3        then   0 <-> 2   1 <-> 3                                                             */
+static bool dti_step_doubling(int k, int rank, int p, size_t n, dt_step *s) {
+    int rounds = dti_log2_up(p + 1) - 1, q = 1 << rounds;        /* q: the largest power of two that is <= p */
+    int j = dti_step_fold(k, rounds, rank, p, q, n, s);
+    if (j >= 0) {
+        dti_step_send(s, rank ^ 1 << j, 0, n);
+        dti_step_recv(s, rank ^ 1 << j, 0, n, true);
+    }
+    return k < rounds + 2;
+}
+
+/*  Halving-doubling (Rabenseifner): the distance halves q/2, q/4, .. 1, and so does the piece: of the piece that two
+    partners share, each gives away the half in which it does not live, and adds what it gets for the half in which it does.
+    Then rank r has the whole sum of block r, and the same exchanges in reverse collect the blocks.
+
+      rank 0 of 4:  gives 2 3 to rank 2, gives 1 to rank 1, has 0  |  gets 1 from rank 1, gets 2 3 from rank 2      */
+static bool dti_step_halving(int k, int rank, int p, size_t n, dt_step *s) {
+    int rounds = dti_log2_up(p + 1) - 1, q = 1 << rounds;
+    int j = dti_step_fold(k, 2 * rounds, rank, p, q, n, s);
+    if (j >= 0) {
+        bool halving = j < rounds;
+        int distance = halving ? q >> (j + 1) : 1 << (j - rounds), partner = rank ^ distance;
+        int mine = rank - rank % distance, other = partner - partner % distance, give = halving ? other : mine,
+            take = halving ? mine : other;
+        dti_step_send(s, partner, dti_cut(n, q, give), dti_cut(n, q, give + distance));
+        dti_step_recv(s, partner, dti_cut(n, q, take), dti_cut(n, q, take + distance), halving);
+    }
+    return k < 2 * rounds + 2;
+}
+
+/* Broadcast from rank 0 is the second half of the tree; an all-gather is the first half of the ring without adding. */
+static bool dti_step_broadcast(int k, int rank, int p, size_t n, dt_step *s) {
+    return dti_step_tree(k + dti_log2_up(p), rank, p, n, s);
+}
+
+static bool dti_step_allgather(int k, int rank, int p, size_t n, dt_step *s) {
+    dti_step_ring(k, rank, p, n, s);
+    s->add = false;
+    return k < p - 1;
+}
+
+typedef bool dti_schedule(int k, int rank, int p, size_t n, dt_step *step);
+
+static const struct { const char *name; dti_schedule *schedule; } dti_algorithms[DT_ALGORITHMS] = {
+    [DT_AUTO]     = { "auto",     NULL },               [DT_NAIVE]   = { "naive",   dti_step_naive },
+    [DT_TREE]     = { "tree",     dti_step_tree },      [DT_RING]    = { "ring",    dti_step_ring },
+    [DT_DOUBLING] = { "doubling", dti_step_doubling },  [DT_HALVING] = { "halving", dti_step_halving },
+    [DT_MPI]      = { "mpi",      NULL },               [DT_SHARED]  = { "shared",  NULL },
+};
+
+DT_API const char *dt_algorithm_name(dt_algorithm algorithm) {
+    return (unsigned)algorithm < DT_ALGORITHMS ? dti_algorithms[algorithm].name : "?";
+}
+
+DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out) {
+    DTI_NEED(name && out, "name and out", DT_EARG);
+    for (int a = 0; a < DT_ALGORITHMS; ++a)
+        if (strcmp(name, dti_algorithms[a].name) == 0) {
+            *out = (dt_algorithm)a;
+            return DT_OK;
+        }
+    return dti_fail(DT_EARG, "algorithm \"%s\" is not one of auto, naive, tree, ring, doubling, halving, mpi, shared", name);
+}
+
+static bool dti_schedule_step(dti_schedule *schedule, int k, int rank, int p, size_t n, dt_step *s) {
+    *s = (dt_step){ .to = -1, .from = -1 };
+    if (p < 2 || !schedule(k, rank, p, n, s)) return false;
+    if (s->send_n == 0) s->to = -1;
+    if (s->recv_n == 0) s->from = -1;
+    return true;
+}
+
+DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, size_t n, dt_step *step) {
+    DTI_NEED(step, "step", false);
+    if (k < 0 || p < 1 || p > 65536 || rank < 0 || rank >= p || (unsigned)algorithm >= DT_ALGORITHMS)
+        return dti_fail(DT_EARG, "all-reduce: there is no step %d of rank %d of %d with algorithm %d", k, rank, p, (int)algorithm), false;
+    return dti_algorithms[algorithm].schedule && dti_schedule_step(dti_algorithms[algorithm].schedule, k, rank, p, n, step);
+}
+#endif
+
+/* ==== [S10.4] The communicator's parts ====================================== */
+#ifdef DTI_IMPLEMENT
+#include <limits.h>
+#include <limits.h>
+#include <sched.h>
+#if defined(__linux__) && defined(__LP64__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+#include <sys/syscall.h>
+#include <unistd.h>
+#define DTI_HAS_FUTEX /* sleep until another process says so; elsewhere ranks look again every 50 microseconds */
+#endif
+#include <sys/select.h>
+#include <sys/utsname.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef DTRAIN_WITH_THREADS
+#include <pthread.h>
+#endif
+#ifdef DTRAIN_WITH_MPI
+#include <mpi.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#endif
+
+enum {
+    DTI_FLIGHTS = 32,                 /* collectives in flight at once */
+    DTI_DEPTH   = 4,                  /* chunks of shared memory a rank may be ahead of the slowest reader */
+    DTI_CHUNK   = 256 * 1024,         /* bytes of a chunk; less where very many ranks share a host */
+    DTI_LOCKS   = 4,                  /* parts of a chunk that different ranks can add to at the same time */
+    DTI_PLACES  = 64,                 /* cores that can be told apart by those who wait */
+    DTI_HOST    = 64
+};
+
+/* Messages between threads [S10.5]. A letter is the sender's, one for each lane; a box is the receiver's. */
+typedef struct dti_letter {
+    _Alignas(64) _Atomic int taken;   /* the receiver has copied it */
+    int         from, lane, tag;
+    const void *buf;
+    size_t      bytes;
+    struct dti_letter *next;          /* in the box, then in the receiver's own list */
+} dti_letter;
+
+typedef struct dti_mailbox { _Alignas(64) _Atomic(dti_letter *) first; } dti_mailbox;
+
+typedef struct dti_message {
+    void  *buf;
+    size_t bytes;
+    int    peer, lane, tag;           /* lane: its flight's slot, or DTI_FLIGHTS for dt_send and dt_recv */
+    bool   incoming, pending;
+#ifdef DTRAIN_WITH_MPI
+    MPI_Request mpi;
+#endif
+} dti_message;
+
+typedef struct dti_buffer { char *memory; size_t bytes; } dti_buffer;
+
+/* A collective that has been started. Every rank starts the same ones in the same order, so that its number means the
+   same on every rank. Flight number i lives in slot i % DTI_FLIGHTS. */
+typedef struct dti_flight {
+    uint64_t      number;             /* 0: the slot is free */
+    dt_allreduce_desc d;
+    size_t        size;               /* bytes of an element */
+    int           rank;               /* as the schedule numbers us: counted from the root in a broadcast */
+    dti_schedule *schedule;           /* by steps, where not NULL */
+    int           k;
+    bool          in_step;
+    dt_step       step;
+    dti_message   in, out;
+    dti_buffer    scratch;            /* where values arrive that are to be added */
+    uint64_t      first, last;        /* DT_SHARED: its chunks [first, last) */
+#ifdef DTRAIN_WITH_MPI
+    MPI_Request   mpi;                /* DT_MPI */
+#endif
+} dti_flight;
+
+/* What a rank shows to the others of its host: how many chunks it has written, added up, and read. Only it writes here. */
+typedef struct dti_comm_line {
+    _Alignas(64) _Atomic uint64_t written;
+    _Alignas(64) _Atomic uint64_t added;
+    _Alignas(64) _Atomic uint64_t read;
+} dti_comm_line;
+
+/* Where ranks wait for one another: place 0, until training gives each core one of its own [S11.3]. */
+typedef struct dti_place {
+    _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers are woken */
+    _Atomic uint32_t ranks;           /* that belong here */
+    _Atomic uint64_t asleep;          /* of them: a bit for each, taken away by who wakes it */
+} dti_place;
+
+/* A part of a chunk that ranks add to one after the other: a lock, and the number of the chunk in it, plus one. */
+typedef struct dti_lock {
+    _Alignas(64) _Atomic uint32_t held;
+    uint64_t chunk;
+} dti_lock;
+
+/* Memory through which all ranks reduce: this, then a line for each rank, then DTI_DEPTH chunks for each rank. Processes
+   map it at different addresses, so it holds no pointers. */
+typedef struct dti_comm_block {
+    _Alignas(64) size_t chunk;        /* bytes */
+    bool together;                    /* integers are added in one chunk, by the ranks in turn */
+    _Atomic uint32_t places;          /* of which that many are in use */
+    dti_place place[DTI_PLACES];
+    dti_lock lock[DTI_DEPTH][DTI_LOCKS];
+} dti_comm_block;
+
+/* A rank's signs of life [E4.1]. Only it writes here; the ranks of its host and their watcher read. */
+enum { DTI_UNBORN, DTI_RUNNING, DTI_GONE };   /* state: GONE has said goodbye */
+typedef struct dti_pulse {
+    _Alignas(64) _Atomic int state;
+    _Atomic int rank, pid, guardian;  /* guardian: the process that waits for pid to end; 0: there is none */
+    _Atomic int waiting;              /* inside a wait of this section */
+    _Atomic int stepping;             /* in a training step, rather than loading, evaluating, saving */
+    _Atomic uint64_t moves;           /* counts whatever brings the work forward */
+    _Atomic uint64_t ticks;           /* counts tests that found nothing: alive, but waiting */
+    _Atomic uint64_t seen;            /* when that last happened, in nanoseconds */
+    _Atomic int64_t  step;            /* -1 before the first */
+    _Atomic uint64_t what[6];         /* 47 letters: a tensor, or what is being done */
+    _Atomic uint32_t took[16];        /* microseconds of the last steps */
+} dti_pulse;
+
+/* What the ranks of a host share about failure: this, then a pulse for each of them. */
+typedef struct dti_board {
+    _Alignas(64) _Atomic int failed;  /* 1 + the first rank that failed */
+    _Atomic int hung;                 /* it has not come back since */
+    _Atomic int watched;              /* by a watcher process; else each waiting rank watches the others */
+    _Atomic uint32_t patience;        /* milliseconds; 0: the default */
+} dti_board;
+
+/* What a watcher remembers of a rank from look to look. */
+typedef struct dti_glance { uint64_t moves, ticks; double silent, stopped; uint32_t looks; } dti_glance;
+typedef struct dti_watch { double looked, still; uint64_t moves; } dti_watch;
+
+typedef struct dti_interval { const char *name; double start, end; } dti_interval;
+
+typedef struct dti_backend {
+    const char *name;
+    dt_err (*post)(dt_comm *comm, dti_message *m);       /* starts a message */
+    dt_err (*test)(dt_comm *comm, dti_message *m);       /* clears m->pending when it is through */
+    void   (*stop)(dt_comm *comm, int exit_code);
+    void   (*close)(dt_comm *comm);
+} dti_backend;
+
+struct dt_comm {
+    const dti_backend *backend;
+    int        rank, size, here, hosts;                  /* here: how many ranks share this host */
+    int        away;                                     /* the number of our host; rank 0 is on number 0 */
+    char     (*host)[DTI_HOST];                          /* of each rank */
+    uint64_t  *compared;                                 /* two hashes of each rank: dt_comm_same [E4.1] */
+    dt_algorithm algorithm;                              /* what DT_AUTO means; DT_AUTO: the best */
+    int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for messages
+                                                            and for memory */
+    bool       wait_auto;                                /* nobody asked for another way to wait */
+    dt_comm_cost cost;
+    uint64_t   started, finished;                        /* flights 1..finished are over, started is the newest */
+    dti_flight flights[DTI_FLIGHTS];
+    dti_buffer spare[DTI_FLIGHTS];                       /* a stack: [taken ..) are free, kept from flight to flight */
+    int        taken;
+    dti_board  *board;                                   /* NULL: the ranks of this host share no memory */
+    size_t      board_bytes;                             /* of a board that only we and our watcher see; else 0 */
+    dti_pulse  *pulse;                                   /* ours, on the board; never NULL */
+    dti_pulse   own_pulse;                               /* where there is no board */
+    int         seat;                                    /* our place among the ranks of this host */
+    uint64_t    ticks, moves, steps;
+    double      step_began;
+    dti_watch   watch;
+    dti_glance *glance;                                  /* of each rank of this host */
+    struct dti_guard *guard;                             /* NULL: there is none */
+    long        watcher;                                 /* its process, where we have started it */
+    double      trace_zero;
+    dti_interval *trace;
+    size_t      traced, trace_most, untraced;
+    dti_comm_block *block;                               /* NULL: not all ranks share memory */
+    bool       on_memory;                                /* what is waited for comes through the block, not as a message */
+    uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
+    uint32_t   given;                                    /* a bit for each part of chunk number `written` that has our numbers */
+    int        place;                                    /* where we wait: 1 + our core, or 0 */
+    uint32_t   event;                                    /* of that place, before the last test */
+    dti_mailbox   *boxes;                                    /* threads: one for each rank */
+    dti_letter *letters;                                 /* ours to send: one for each lane */
+    dti_letter *arrived;                                 /* taken from our box and not yet expected */
+#ifdef DTRAIN_WITH_MPI
+    MPI_Comm   mpi, mpi_messages;
+    MPI_Win    window;
+    bool       ends_mpi, has_window;
+    MPI_Comm   leaders;                                  /* the first ranks of the hosts; MPI_COMM_NULL on all others */
+    struct dti_peer *peer;                               /* of each host, where there are several and we are a first rank */
+    double     beaten, still;                            /* when beats were last looked after; seconds without a move here */
+    uint64_t   still_moves;
+#endif
+};
+
+static dti_comm_line *dti_line_of(const dt_comm *c, int rank) { return (dti_comm_line *)(void *)(c->block + 1) + rank; }
+
+static char *dti_chunk_of(const dt_comm *c, int rank, uint64_t chunk) {
+    size_t index = (size_t)rank * DTI_DEPTH + (size_t)(chunk % DTI_DEPTH);
+    return (char *)dti_line_of(c, c->size) + index * c->block->chunk;
+}
+
+static size_t dti_block_chunk(int p) {
+    size_t most = (size_t)32 * 1024 * 1024 / DTI_DEPTH / (size_t)p / 4096 * 4096;    /* containers have 64 MB of shared memory */
+    return most < 4096 ? 4096 : most < DTI_CHUNK ? most : DTI_CHUNK;
+}
+
+static size_t dti_board_bytes(int p) { return sizeof(dti_board) + (size_t)p * sizeof(dti_pulse); }
+
+static dti_pulse *dti_pulse_at(const dt_comm *c, int seat) { return (dti_pulse *)(void *)(c->board + 1) + seat; }
+
+static size_t dti_block_bytes(int p) {
+    return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_comm_line) + DTI_DEPTH * dti_block_chunk(p));
+}
+
+DT_API int dt_comm_rank(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->rank; }
+DT_API int dt_comm_size(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->size; }
+DT_API int dt_comm_hosts(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->hosts; }
+DT_API const char *dt_comm_backend_name(const dt_comm *c) { DTI_NEED(c, "comm", "?"); return c->backend->name; }
+DT_API dt_comm_cost dt_comm_times(const dt_comm *c) { DTI_NEED(c, "comm", ((dt_comm_cost){ .wait = 0.0 })); return c->cost; }
+DT_API void dt_comm_abort(dt_comm *c, int exit_code) { DTI_NEED(c, "comm", ); c->backend->stop(c, exit_code); }
+
+static dt_err dti_check_rank(const dt_comm *c, const char *who, int rank) {
+    return rank >= 0 && rank < c->size ? DT_OK : dti_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
+}
+
+DT_API const char *dt_comm_host(const dt_comm *c, int rank) {
+    DTI_NEED(c, "comm", "?");
+    return dti_check_rank(c, __func__, rank) == DT_OK ? c->host[rank] : "?";
+}
+
+/* Spinning pays only while every rank has a core; a test of shared memory takes well under a microsecond, and a rank
+   that is later than 20 microseconds will be a good deal later. */
+DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
+    DTI_NEED(c, "comm", );
+    if (dti_check_enum(__func__, "way to wait", wait, DT_WAIT_SLEEP + 1u) != DT_OK) return;
+    int cores = dt_cores();
+    bool enough = c->here <= cores;
+    c->wait_auto = wait == DT_WAIT_AUTO;
+    c->spins = wait == DT_WAIT_SPIN ? INT_MAX : wait == DT_WAIT_AUTO && enough ? 100 : 0;
+    c->yields[0] = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : 2000;
+    c->yields[1] = wait == DT_WAIT_AUTO && !enough ? 10 : c->yields[0];
+}
+
+static void dti_comm_wait_from_environment(dt_comm *c) {
+    const char *text = getenv("DTRAIN_WAIT");
+    dt_comm_set_wait(c, !text                        ? DT_WAIT_AUTO
+                      : strcmp(text, "spin") == 0  ? DT_WAIT_SPIN
+                      : strcmp(text, "yield") == 0 ? DT_WAIT_YIELD
+                      : strcmp(text, "sleep") == 0 ? DT_WAIT_SLEEP : DT_WAIT_AUTO);
+}
+
+#define DTI_GET(atom) atomic_load_explicit(&(atom), memory_order_relaxed)
+#define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
+
+/* How far a rank has come with its end, as its guardian sees it. GOODBYE: it waits for the others to say it too; ENDING: all
+   have, and it remains to end MPI. */
+enum { DTI_SILENT, DTI_GOODBYE, DTI_ENDING, DTI_ENDED, DTI_ABORTED };
+#endif
+
+/* ==== [S10.5] Threads as ranks, and one rank alone ========================== */
+#ifdef DTI_IMPLEMENT
+/* A sender puts its letter into the receiver's box, on top of what is there. The receiver empties its box into a list of
+   its own, copies from the letter that it expects, and marks it as taken, which tells the sender that its buffer is free
+   again. A lane carries one message at a time. Memory grows with the number of ranks, not with its square. */
+static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
+    m->pending = true;
+    if (m->incoming) return DT_OK;
+    dti_letter *letter = &c->letters[m->lane];
+    letter->from = c->rank, letter->lane = m->lane, letter->tag = m->tag, letter->buf = m->buf, letter->bytes = m->bytes;
+    atomic_store_explicit(&letter->taken, 0, memory_order_relaxed);
+    letter->next = atomic_load_explicit(&c->boxes[m->peer].first, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&c->boxes[m->peer].first, &letter->next, letter, memory_order_release,
+                                                  memory_order_relaxed)) {}
+    return DT_OK;
+}
+
+/* Takes the letter of that sender and lane out of the list; NULL if it has not arrived. */
+static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
+    dti_letter *box = atomic_exchange_explicit(&c->boxes[c->rank].first, NULL, memory_order_acquire);
+    while (box) {
+        dti_letter *letter = box;
+        box = letter->next;
+        letter->next = c->arrived;
+        c->arrived = letter;
+    }
+    for (dti_letter **at = &c->arrived; *at; at = &(*at)->next) {
+        dti_letter *letter = *at;
+        if (letter->from != from || letter->lane != lane) continue;
+        *at = letter->next;
+        return letter;
+    }
+    return NULL;
+}
+
+static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
+    if (!m->incoming) {
+        m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
+        return DT_OK;
+    }
+    dti_letter *letter = dti_expected_letter(c, m->peer, m->lane);
+    if (!letter) return DT_OK;
+    m->pending = false;
+    if (letter->bytes != m->bytes || letter->tag != m->tag)
+        return dti_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
+                        c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
+    memcpy(m->buf, letter->buf, m->bytes);
+    atomic_store_explicit(&letter->taken, 1, memory_order_release);
+    return DT_OK;
+}
+
+static void dti_threads_stop(dt_comm *c, int exit_code) {
+    int none = 0;
+    (void)exit_code;
+    atomic_compare_exchange_strong(&c->board->failed, &none, c->rank + 1);
+}
+
+DTI_LOCAL void dti_threads_close(dt_comm *c) { (void)c; }           /* dt_run_ranks owns what the ranks share */
+
+static void dti_alone_close(dt_comm *c) {
+    dti_release(c->board);
+    dti_release(c->boxes);
+}
+
+static const dti_backend dti_alone   = { "alone",   dti_threads_post, dti_threads_test, dti_threads_stop, dti_alone_close };
+#ifdef DTRAIN_WITH_THREADS
+static const dti_backend dti_threads = { "threads", dti_threads_post, dti_threads_test, dti_threads_stop, dti_threads_close };
+#endif
+
+static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
+    dt_comm *c = dti_alloc(sizeof *c);
+    if (!c) return NULL;
+    c->host = dti_alloc((size_t)size * (sizeof *c->host + 2 * sizeof *c->compared));
+    if (!c->host) return dti_release(c), NULL;
+    c->compared = (uint64_t *)(void *)(c->host + size);
+    c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
+    c->pulse = &c->own_pulse;
+    c->own_pulse.step = -1;
+    struct utsname machine; /* uname and select are there under a strict -std=c11, gethostname and nanosleep are not */
+    const char *name = uname(&machine) == 0 ? machine.nodename : "localhost";
+    for (int r = 0; r < size; ++r) snprintf(c->host[r], DTI_HOST, "%.*s", (int)DTI_HOST - 1, name);
+    dti_comm_wait_from_environment(c);
+    return c;
+}
+
+/* Takes this rank's place on the board, which the backend has filled with zeros. */
+static dt_err dti_take_seat(dt_comm *c, dti_board *board) {
+    const char *patience = getenv("DTRAIN_PATIENCE");
+    double seconds;
+    c->glance = dti_alloc((size_t)c->here * sizeof *c->glance);
+    if (!c->glance) return DT_ENOMEM;
+    c->board = board;
+    c->pulse = dti_pulse_at(c, c->seat);
+    DTI_SET(c->pulse->step, -1);
+    DTI_SET(c->pulse->rank, c->rank);
+    DTI_SET(c->pulse->pid, (int)getpid());
+    atomic_store_explicit(&c->pulse->state, DTI_RUNNING, memory_order_release);
+    if (patience && dt_number_parse(patience, &seconds) == DT_OK) dti_be_patient(c, seconds);
+    return DT_OK;
+}
+
+DT_API void dt_comm_free(dt_comm *c) {
+    if (!c) return;
+    atomic_store_explicit(&c->pulse->state, DTI_GONE, memory_order_release);
+    for (int i = 0; i < DTI_FLIGHTS; ++i) dti_release(c->flights[i].scratch.memory), dti_release(c->spare[i].memory);
+    c->backend->close(c);
+    dti_release(c->trace);
+    dti_release(c->glance);
+    dti_release(c->host);
+    dti_release(c);
+}
+
+static dti_comm_block *dti_block_behind(dti_board *board, int p) {
+    return (dti_comm_block *)(void *)((char *)board + dti_board_bytes(p));
+}
+
+/* Once, by one rank, before the others look. */
+static void dti_block_open(dti_board *board, int p) {
+    dti_comm_block *block = dti_block_behind(board, p);
+    block->chunk = dti_block_chunk(p);
+    block->together = p <= 2 * DTI_LOCKS || dt_cores() <= 2 * DTI_LOCKS;
+    block->places = 1;
+    block->place[0].ranks = (uint32_t)p;
+}
+
+/* What p threads share: a board with the memory to reduce through behind it, and the boxes with all letters behind them. */
+static bool dti_threads_share(int p, dti_board **board, dti_mailbox **boxes) {
+    *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
+    *boxes = dti_alloc((size_t)p * (sizeof **boxes + (DTI_FLIGHTS + 1) * sizeof(dti_letter)));
+    if (*board) dti_block_open(*board, p);
+    return *board && *boxes;
+}
+
+/* The board is taken in any case: to be freed with the communicator where it is alone. */
+static dt_err dti_threads_join(dt_comm *c, dti_board *board, dti_mailbox *boxes) {
+    c->boxes = boxes;
+    c->letters = (dti_letter *)(void *)(boxes + c->size) + (size_t)c->rank * (DTI_FLIGHTS + 1);
+    c->block = dti_block_behind(board, c->size);
+    return dti_take_seat(c, board);
+}
+
+DT_API dt_comm *dt_comm_alone(void) {
+    dt_comm *c = dti_comm_new(&dti_alone, 0, 1);
+    dti_board *board = NULL;
+    dti_mailbox *boxes = NULL;
+    bool good = c && dti_threads_share(1, &board, &boxes) && dti_threads_join(c, board, boxes) == DT_OK;
+    if (c && !good) {
+        c->board = board, c->boxes = boxes;
+        dt_comm_free(c), c = NULL;
+    }
+    if (!c) dti_fail(DT_ENOMEM, "no memory for a communicator");
+    return c;
+}
+
+#ifdef DTRAIN_WITH_THREADS
+typedef struct dti_rank {
+    dt_comm  *comm;
+    dt_err  (*fn)(dt_comm *comm, void *arg);
+    void     *arg;
+    dt_err    result;
+    bool      running;
+    _Atomic int returned;
+    char      message[sizeof dti_error_text];
+    pthread_t thread;
+} dti_rank;
+
+static void *dti_rank_main(void *pointer) {
+    dti_rank *r = pointer;
+    r->result = r->fn(r->comm, r->arg);
+    if (r->result != DT_OK) {
+        snprintf(r->message, sizeof r->message, "%s", dt_error());       /* dt_error() belongs to this thread */
+        dt_comm_abort(r->comm, 1);
+    }
+    atomic_store_explicit(&r->comm->pulse->state, DTI_GONE, memory_order_release);
+    atomic_store(&r->returned, 1);
+    return NULL;
+}
+
+/* Joins a thread. One that hangs cannot be ended from outside: after a second it is left to itself, and false. */
+static bool dti_rank_join(dti_rank *r, const dti_board *board) {
+    bool hung = atomic_load(&board->hung) && atomic_load(&board->failed) == r->comm->rank + 1;
+    for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) dti_doze(1000);
+    if (!hung || atomic_load(&r->returned)) return pthread_join(r->thread, NULL), true;
+    pthread_detach(r->thread);
+    return false;
+}
+
+static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
+    int first = atomic_load(&board->failed) - 1;
+    if (first < 0) return DT_OK;
+    if (atomic_load(&board->hung)) {
+        int witness = first == 0;                                        /* any other rank has given up, and says why */
+        return dti_fail(DT_ECOMM, "%s", ranks[witness].message);
+    }
+    if (ranks[first].result != DT_OK) return dti_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
+    return dti_fail(DT_ECOMM, "rank %d stopped the job", first);
+}
+
+DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
+    if (p < 1 || p > 1024) return dti_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
+    DTI_NEED(fn, "fn", DT_EARG);
+    dti_board *board = NULL;
+    dti_mailbox *boxes = NULL;
+    dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
+    bool good = ranks && dti_threads_share(p, &board, &boxes), joined = true;
+    dt_err result = good ? DT_OK : dti_fail(DT_ENOMEM, "no memory for %d ranks", p);
+
+    for (int r = 0; r < p && good; ++r) {
+        ranks[r].comm = dti_comm_new(&dti_threads, r, p), ranks[r].fn = fn, ranks[r].arg = arg;
+        good = ranks[r].comm && dti_threads_join(ranks[r].comm, board, boxes) == DT_OK;
+        if (!good) result = dti_fail(DT_ENOMEM, "no memory for rank %d", r);
+    }
+    for (int r = 1; r < p && good; ++r) {
+        ranks[r].running = pthread_create(&ranks[r].thread, NULL, dti_rank_main, &ranks[r]) == 0;
+        if (ranks[r].running) continue;
+        result = dti_fail(DT_ENOMEM, "rank %d of %d: the system gives no more threads", r, p);
+        dt_comm_abort(ranks[r].comm, 1);                                 /* those that run already must not wait for it */
+        good = false;
+    }
+    if (good) dti_rank_main(&ranks[0]);
+    for (int r = 1; r < p && ranks; ++r)
+        if (ranks[r].running) joined = dti_rank_join(&ranks[r], board) && joined;
+
+    if (result == DT_OK) result = dti_ranks_result(ranks, board);
+    if (!joined) return result;                                          /* the thread that hangs may still use all this */
+    for (int r = 0; r < p && ranks; ++r) dt_comm_free(ranks[r].comm);
+    dti_release(boxes), dti_release(board), dti_release(ranks);
+    return result;
+}
+#endif /* DTRAIN_WITH_THREADS */
+#endif
+
+/* ==== [S11] Training ====================================================== */
+
+/* ==== [S11.1] The verbs of data parallelism =============================== */
+#ifdef DTI_DECLARE
+/* Rank 0's parameter values reach every rank. */
+DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm);
+
+/* dt_average_gradients: each rank's gradient is its share of the global batch's mean [S8.1]; the shares are summed
+   over the ranks, exactly unless the net was built with float_sums, and dt_net_gradients holds the result on every
+   rank. dt_net_score becomes the global batch's. Uneven shares need no weights: each sample counts 1/global_count. */
+DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
+
+/* dt_average_parameters: values = sum over ranks of values / ranks, exact sums, the same bits on every rank. */
+DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm);
+
+/* dt_evaluate: score of the net on a whole data set with dropout off, its lane groups shared out over the ranks; no
+   sample is padded or dropped. Every rank gets the same sums. comm NULL: this process alone. DT_ECOMM if the
+   ranks' data, or their nets' batches, differ. */
+DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score);
+
+/* dt_check_replicas: DT_ECOMM, naming rank and tensor, unless every rank holds the same bits in every parameter. */
+DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm);
+#endif
+
+#ifdef DTI_IMPLEMENT
+DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
+    DT_TRY(dti_ready(__func__, net));
+    return dt_broadcast(comm, net->values, net->count * sizeof(float), 0);
+}
+
+/* The score and a wish to stop, behind the gradient in the same message. */
+static void dti_attach_score(dt_net *net, bool stop) {
+    const int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
+    for (int i = 0; i < DTI_SCORE; ++i)
+        if (net->desc.float_sums) net->grad[net->trained + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
+        else net->fixed[net->trained + (size_t)i] = slot[i];
+}
+
+static bool dti_detach_score(dt_net *net) {
+    int64_t slot[DTI_SCORE];
+    for (int i = 0; i < DTI_SCORE; ++i)
+        slot[i] = net->desc.float_sums ? (int64_t)(net->grad[net->trained + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
+                                       : net->fixed[net->trained + (size_t)i];
+    net->score = (dt_score){ slot[0], slot[1], slot[2] };
+    return slot[3] > 0;
+}
+
+static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from, size_t to, dt_request *request) {
+    dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
+    if (net->desc.float_sums) { desc.buf = net->grad + from; desc.type = DT_F32; }
+    else { desc.buf = net->fixed + from; desc.type = DT_I64; }
+    return dt_allreduce_start(comm, &desc, request);
+}
+
+DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
+    dt_request request;
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(comm, "comm", DT_EARG);
+    if (dt_comm_size(comm) == 1) return DT_OK;
+    dti_attach_score(net, false);
+    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, net->trained + DTI_SCORE, &request));
+    DT_TRY(dt_allreduce_wait(comm, &request));
+    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
+    dti_detach_score(net);
+    return DT_OK;
+}
+
+/* A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is allowed. */
+static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish, bool *stop) {
+    const int ranks = dt_comm_size(comm);
+    if (stop) *stop = wish;
+    if (ranks == 1) return DT_OK;
+    memset(net->fixed, 0, net->count * sizeof(int64_t));
+    net->fixed[net->count] = wish;
+    size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
+    if (at < net->count) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)net->values[at]);
+    DT_TRY(dt_allreduce(comm, net->fixed, net->count + 1, DT_I64, DT_SUM, algorithm));
+    for (size_t i = 0; i < net->count; ++i) net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
+    if (stop) *stop = net->fixed[net->count] > 0;
+    return DT_OK;
+}
+
+DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(comm, "comm", DT_EARG);
+    return dti_average_parameters(net, comm, DT_AUTO, false, NULL);
+}
+
+/* A dataset that this net can look at. */
+static dt_err dti_check_data(const char *who, const dt_net *net, const dt_dataset *d) {
+    DT_TRY(dti_check_dataset(who, d));
+    char name[64];
+    snprintf(name, sizeof name, "%s: %s", who, *d->name ? d->name : "the dataset");
+    return dti_check_images(net, name, d->channels, d->height, d->width, d->mean, d->std);
+}
+
+/* All that a step reads of a data set; it may have been put together by hand. */
+static uint64_t dti_data_hash(const dt_dataset *d) {
+    const uint64_t numbers[] = { d->hash, d->count, (uint64_t)d->channels, (uint64_t)d->height,
+                                 (uint64_t)d->width, (uint64_t)d->classes };
+    const size_t bytes = (size_t)d->channels * sizeof(float);
+    return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
+}
+
+DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
+    DTI_NEED(score, "score", DT_EARG);
+    *score = (dt_score){ 0, 0, 0 };
+    DT_TRY(dti_ready(__func__, net));
+    DT_TRY(dti_check_data("evaluating", net, data));
+    const uint32_t batch = (uint32_t)net->max_groups * DT_LANES;
+    const int ranks = comm ? dt_comm_size(comm) : 1;
+    dt_batches it;
+    const bool was_training = net->training;
+    dt_err error = DT_OK;
+    const uint64_t rows = dt_hash(&batch, sizeof batch, dti_data_hash(data));
+    if (ranks > 1) DT_TRY(dt_comm_same(comm, "the data to evaluate, or their batches", rows));
+    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = batch, .rank = comm ? dt_comm_rank(comm) : 0, .size = ranks }));
+    net->training = false;
+    dt_comm_phase(comm, "evaluating");
+    for (dt_batch b; error == DT_OK && dt_batches_next(&it, &b);) {
+        if ((error = dt_net_load(net, &b)) == DT_OK && (error = dt_forward(net)) == DT_OK) {
+            dt_score mine = dt_net_score(net);
+            dt_score_add(score, &mine);
+        }
+    }
+    net->training = was_training;
+    net->masked = false; /* a backward pass would need dropout's masks */
+    dt_batches_free(&it);
+    if (error == DT_OK && ranks > 1) {
+        int64_t sums[3] = { score->loss_fixed, score->correct, score->count };
+        error = dt_allreduce(comm, sums, 3, DT_I64, DT_SUM, DT_AUTO);
+        *score = (dt_score){ sums[0], sums[1], sums[2] };
+    }
+    return error;
+}
+
+DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(comm, "comm", DT_EARG);
+    const dt_err error = dt_comm_same(comm, "parameters", dt_net_hash(net));
+    for (int i = 0; i < net->params && error == DT_ECOMM; ++i) { /* every rank has met it, so all look for the tensor together */
+        const dt_param *p = &net->param[i];
+        DT_TRY(dt_comm_same(comm, p->name, dti_hash_floats(p->value.data, dt_tensor_count(&p->value))));
+    }
+    return error;
+}
+#endif
+
+/* ==== [S11.2] One epoch driver ============================================ */
+
+/* Every way to train walks through epochs and steps alike, and differs in what a step does: with all ranks together, alone,
+   or on values that are shared. So there is one driver, and a method [S11.3 to S11.5] hands it its step. */
+#ifdef DTI_DECLARE
+/* What a trainer tells after every step (on every rank). */
+typedef struct dt_progress {
+    int epoch, epochs;
+    uint32_t step, steps;      /* in this epoch, from 1 */
+    double seconds;            /* of training since the start */
+    uint64_t samples;          /* by all workers since the start, as far as this worker knows */
+    dt_score score;            /* of this epoch so far: all ranks' under synchronous SGD, this worker's own else */
+    bool epoch_ended;
+} dt_progress;
+
+typedef struct dt_train_desc {
+    const dt_dataset *data;
+    int epochs;
+    uint32_t batch;            /* samples a step over all ranks (Hogwild: samples a worker's step) */
+    uint64_t seed;             /* of shuffling and partition */
+    dt_algorithm algorithm;    /* of the sums of gradients, and of PSGD's averages; DT_AUTO is 0 */
+    size_t bucket_bytes;       /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
+    uint32_t check_every;      /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
+    bool pin;                  /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
+    uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
+    bool (*on_step)(const dt_progress *progress, void *user); /* false asks to stop; NULL is allowed */
+    void *user;
+} dt_train_desc;
+
+#define DT_BUCKET_BYTES ((size_t)1 << 20) /* a net as small as MNIST's then goes in one message, which is fastest */
+#define DT_MAX_EPOCHS_KEPT 256
+typedef struct dt_train_result {
+    double seconds;            /* the slowest worker's, training alone */
+    uint64_t samples;          /* trained on by all workers together */
+    dt_score score;            /* of the last epoch, all workers', as seen while training (dropout on) */
+    int epochs;                /* ended */
+    double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
+    bool stopped;              /* on_step asked to */
+} dt_train_result;
+#endif
+
+#ifdef DTI_IMPLEMENT
+static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt, const dt_train_desc *d) {
+    DT_TRY(dti_ready(who, net));
+    if (!opt || !d) return dti_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
+    if (opt->values != net->values) return dti_fail(DT_EARG, "%s: the optimizer was made for another net", who);
+    if (d->epochs < 1) return dti_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
+    if (d->batch < 1) return dti_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
+    DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
+    return dti_check_data("training", net, d->data);
+}
+
+/* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
+static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d) {
+    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->desc.direct, net->count, (uint64_t)net->list.layers, d->seed, d->batch,
+                                  (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm };
+    const char *name = opt->class->name;
+    uint64_t optimizer = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
+    optimizer = dt_hash(name, strlen(name), optimizer);
+    DT_TRY(dt_comm_same(comm, "the build, or how it rounds", dti_build_hash() ^ dti_arithmetic_hash()));
+    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
+    return dt_comm_same(comm, "the settings of training", dt_hash(settings, sizeof settings, optimizer));
+}
+
+typedef struct dti_training dti_training;
+
+typedef struct dti_method {
+    bool meets;                /* ranks begin and end each epoch together, and it took as long as the slowest one */
+    /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided that training ends. */
+    dt_err (*step)(dti_training *run, const dt_batch *batch);
+    /* on_step has asked to stop: sets run->stop where this rank may end by itself; else the wish travels with a later step. */
+    void (*wished)(dti_training *run);
+    dt_err (*epoch_end)(dti_training *run); /* NULL: nothing */
+} dti_method;
+
+/* One rank's training. */
+struct dti_training {
+    const dti_method *method;
+    void *own;                 /* the method's */
+    dt_net *net;
+    dt_optimizer *opt;
+    dt_comm *comm;
+    const dt_train_desc *d;
+    dt_train_result *result;
+    dt_batches it;             /* this rank's */
+    dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
+    bool wish, stop;           /* on_step has asked to stop; training does */
+};
+
+static bool dti_tell(const dt_train_desc *d, const dt_progress *p) { return !d->on_step || d->on_step(p, d->user); }
+
+/* Forward and backward on this rank's batch. */
+static dt_err dti_gradient(dt_net *net, const dt_batch *batch) {
+    DT_TRY(dt_net_load(net, batch));
+    DT_TRY(dt_forward(net));
+    return dt_backward(net);
+}
+
+/* From the step at which p stands to the end of the epoch. */
+static dt_err dti_run_epoch(dti_training *run) {
+    dt_progress *p = &run->p;
+    if (run->method->meets) DT_TRY(dt_barrier(run->comm));
+    const double start = dt_now(), before = run->result->seconds;
+    while (p->step < p->steps && !run->stop) {
+        dt_batch batch;
+        const bool mine = dt_batches_next(&run->it, &batch);
+        dt_comm_progress(run->comm, (uint64_t)p->epoch * p->steps + p->step + 1, "training");
+        DT_TRY(run->method->step(run, mine ? &batch : NULL));
+        if (mine) dt_score_add(&p->score, &run->net->score);
+        p->samples += mine ? batch.global_count : 0;
+        ++p->step;
+        p->seconds = before + dt_now() - start;
+        p->epoch_ended = p->step == p->steps;
+        if (!dti_tell(run->d, p)) run->wish = true;
+        if (run->wish) run->method->wished(run);
+    }
+    if (run->method->epoch_end) DT_TRY(run->method->epoch_end(run));
+    double end[2] = { dt_now() - start, run->stop };
+    if (run->method->meets && dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, end, 2, DT_F64, DT_MAX, DT_AUTO));
+    run->stop = end[1] > 0.0;
+    if (run->result->epochs < DT_MAX_EPOCHS_KEPT) run->result->epoch_seconds[run->result->epochs] = end[0];
+    run->result->seconds += end[0];
+    ++run->result->epochs;
+    return DT_OK;
+}
+
+static dt_err dti_run_epochs(dti_training *run) {
+    dt_progress *p = &run->p;
+    for (p->epoch = 0; p->epoch < run->d->epochs && !run->stop; ++p->epoch) {
+        dt_batches_begin(&run->it, (uint32_t)p->epoch);
+        p->step = 0;
+        p->score = (dt_score){ 0, 0, 0 };
+        DT_TRY(dti_run_epoch(run));
+        run->result->score = p->score;
+        run->result->samples = p->samples;
+        run->result->stopped = run->stop;
+    }
+    return DT_OK;
+}
+#endif
+
+/* ==== [S11.3] Synchronous SGD ============================================= */
+
+/* Every step takes one global batch, whatever the number of ranks: each rank
+   does its lane groups, gradients are summed, every rank takes the same step.
+   With exact sums the parameters have the same bits for 1 rank and for 100.
+
+   Gradients become final from the last layer to the first, so their sums can
+   travel while earlier layers still compute (Li et al. 2020, "PyTorch
+   Distributed", call the pieces buckets). A bucket is started once it holds
+   bucket_bytes; since parameters lie in layer order, buckets are filled from
+   the end of the vector, and the step's score rides behind the first one. */
+#ifdef DTI_DECLARE
+/* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not finite, DT_ECOMM if
+   ranks fail or differ. Broadcasts rank 0's parameters first. */
+DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
+#endif
+
+#ifdef DTI_IMPLEMENT
+typedef struct dti_buckets {
+    dt_net *net;
+    dt_comm *comm;
+    dt_algorithm algorithm;
+    size_t floor;              /* bytes that start a bucket */
+    size_t low, high;          /* gradients that are final and not yet on their way */
+    int started;
+    dt_request request[32];
+} dti_buckets;
+
+static dt_err dti_bucket_start(dti_buckets *b) {
+    DT_TRY(dti_start_sum(b->net, b->comm, b->algorithm, b->low, b->high, &b->request[b->started]));
+    ++b->started;
+    b->high = b->low;
+    return DT_OK;
+}
+
+/* Called by dt_backward for each layer whose gradient is final. */
+static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
+    dti_buckets *b = user;
+    const size_t unit = b->net->desc.float_sums ? sizeof(float) : sizeof(int64_t);
+    bool done;
+    (void)count;
+    b->low = offset;
+    if ((b->high - b->low) * unit >= b->floor && b->started < 31) return dti_bucket_start(b);
+    return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK; /* moves all of them on */
+}
+
+static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
+    dt_net *net = b->net;
+    b->low = 0;
+    if (b->high > 0) DT_TRY(dti_bucket_start(b));
+    for (int i = 0; i < b->started; ++i) DT_TRY(dt_allreduce_wait(b->comm, &b->request[i]));
+    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->count);
+    *stop = dti_detach_score(net);
+    return DT_OK;
+}
+
+/* The gradient of the global batch. *stop becomes true on every rank if it was on any. */
+static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *stop) {
+    dt_net *net = run->net;
+    const bool alone = dt_comm_size(run->comm) == 1;
+    dti_buckets b = { .net = net, .comm = run->comm, .algorithm = run->d->algorithm, .high = net->trained + DTI_SCORE,
+                      .floor = run->d->bucket_bytes ? run->d->bucket_bytes : DT_BUCKET_BYTES };
+    const double start = dt_now();
+    DT_TRY(dt_net_load(net, batch));
+    DT_TRY(dt_forward(net));
+    dt_trace(run->comm, "forward", start, dt_now());
+    if (!alone) {
+        dti_attach_score(net, *stop);
+        dt_net_on_gradient(net, dti_bucket_fill, &b);
+    }
+    const double middle = dt_now();
+    dt_err error = dt_backward(net);
+    dt_net_on_gradient(net, NULL, NULL);
+    DT_TRY(error);
+    dt_trace(run->comm, "backward", middle, dt_now());
+    return alone ? DT_OK : dti_bucket_wait(&b, stop);
+}
+
+/* A wish to stop travels with the gradient, so it takes effect after the step that follows it. */
+static dt_err dti_sync_step(dti_training *run, const dt_batch *batch) {
+    const uint32_t every = run->d->check_every ? run->d->check_every : 100;
+    bool stop = run->wish;
+    DT_TRY(dti_sync_gradient(run, batch, &stop));
+    const double last = dt_now();
+    dt_optimizer_step(run->opt);
+    dt_trace(run->comm, "optimizer", last, dt_now());
+    run->stop = stop;
+    return (run->p.step + 1) % every == 0 ? dt_check_replicas(run->net, run->comm) : DT_OK;
+}
+
+static void dti_sync_wished(dti_training *run) { run->stop = run->stop || dt_comm_size(run->comm) == 1; }
+
+static dt_err dti_sync_epoch_end(dti_training *run) { return dt_check_replicas(run->net, run->comm); }
+
+static const dti_method dti_sync = { .meets = true, .step = dti_sync_step, .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end };
+
+/* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
+   five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
+   no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
+   to the core that has least (Graham 1969). Where one may not use the same cores as the others, or its
+   environment says DTRAIN_PLACE=off, all stay where they are. */
+static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
+    enum { MOST = 256 };
+    const int ranks = dt_comm_size(comm), cores = dt_cores();
+    const char *wish = getenv("DTRAIN_PLACE");
+    const bool willing = ranks > cores && cores < DTI_PLACES && !(wish && strcmp(wish, "off") == 0)
+                         && dti_cpus_get(allowed);
+    uint64_t mine = willing ? dt_hash(allowed, sizeof *allowed, 0) : 0;
+    uint32_t all[MOST], load[MOST] = { 0 };
+    *placed = false;
+    if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
+    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };     /* the largest ~x is ~ of the smallest x */
+    DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
+    if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
+    DT_TRY(dt_allgather(comm, &work, sizeof work, all));
+    for (int turn = 0; turn < ranks; ++turn) {
+        int most = -1, least = 0;
+        for (int r = 0; r < ranks; ++r)
+            if (all[r] != UINT32_MAX && (most < 0 || all[r] > all[most])) most = r;
+        for (int core = 1; core < cores; ++core)
+            if (load[core] < load[least]) least = core;
+        load[least] += all[most];
+        all[most] = UINT32_MAX; /* placed */
+        if (most == dt_comm_rank(comm)) {
+            dti_pin(allowed, least);
+            dti_move(comm, 1 + least, 1 + cores);
+            *placed = true;
+        }
+    }
+    return DT_OK;
+}
+
+static dt_err dti_sync_run(dti_training *run) {
+    const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank, size = run->it.size;
+    dti_cpus allowed;
+    bool placed = false;
+    dt_err error = dti_take_place(run->comm, (uint32_t)((rank + 1) * groups / size - rank * groups / size), &allowed, &placed);
+    if (error == DT_OK) error = dti_run_epochs(run);
+    if (placed) {
+        dti_move(run->comm, 0, 1 + dt_cores());
+        (void)dti_cpus_set(&allowed);
+    }
+    return error;
+}
+
+DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
+    dti_training run = { .method = &dti_sync, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
+    DTI_NEED(comm && result, "comm and result", DT_EARG);
+    *result = (dt_train_result){ .seconds = 0.0 };
+    DT_TRY(dti_check_train(__func__, net, opt, d));
+    DT_TRY(dti_check_alike(net, opt, comm, d));
+    DT_TRY(dt_broadcast_parameters(net, comm));
+    DT_TRY(dt_batches_init(&run.it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .rank = dt_comm_rank(comm),
+                           .size = dt_comm_size(comm), .seed = d->seed, .shuffle = true }));
+    run.p = (dt_progress){ .epochs = d->epochs, .steps = run.it.steps };
+    dt_err error = dti_sync_run(&run);
+    dt_batches_free(&run.it);
+    return error;
+}
+#endif
+
+/* ==== [S11.4] Parallel SGD with rare averages ============================= */
+
+/* PSGD (Zinkevich, Weimer, Smola, Li 2010, algorithm 3): the data are cut into
+   one random share a rank; each rank runs SGD on its share alone, and at the
+   end the parameters are averaged once. Local SGD is the same with an average
+   every H steps; with H = 1 and plain SGD it is synchronous SGD.
+
+   A rank's batch is batch/ranks rounded up to whole lane groups, because a
+   group that is part empty costs what a full one costs. */
+#ifdef DTI_DECLARE
+DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
+DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks); /* samples of one rank's step; 0 if there are no ranks */
+#endif
+
+#ifdef DTI_IMPLEMENT
+DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
+    if (ranks < 1) return dti_fail(DT_EARG, "dt_psgd_batch: %d ranks; needs at least 1", ranks), 0;
+    const uint32_t share = batch / (uint32_t)ranks + (batch % (uint32_t)ranks != 0);
+    return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES; /* of two ranks or more: at most 2^31 */
+}
+
+/* This worker's share of the data as its batches; *index, which they read, is given back by dti_share_end. */
+static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int workers, uint32_t **index) {
+    const dt_dataset *data = run->d->data;
+    const uint32_t n = data->count, k = (uint32_t)workers;
+    if (n < k) return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n, workers);
+    if (!(*index = dti_alloc_many(dti_plus(n, (size_t)k + 1), sizeof **index))) return DT_ENOMEM;
+    uint32_t *start = *index + n; /* one permutation of all rows, and behind it where each worker's begin */
+    dt_err error = dt_partition(*index, start, NULL, k, n, run->d->seed);
+    if (error == DT_OK)
+        error = dt_batches_init(&run->it, data, &(dt_batches_desc){ .global_batch = batch, .size = 1,
+                                .seed = run->d->seed + (uint64_t)worker, .shuffle = true, .subset = *index + start[worker],
+                                .subset_count = start[worker + 1] - start[worker] });
+    if (error != DT_OK) dti_release(*index);
+    const uint32_t most = n / k + (n % k != 0); /* the largest share's */
+    run->p = (dt_progress){ .epochs = run->d->epochs, .steps = most / batch + (most % batch != 0) };
+    return error;
+}
+
+static void dti_share_end(dti_training *run, uint32_t *index) {
+    dt_batches_free(&run->it);
+    dti_release(index);
+}
+
+/* A wish to stop is heard by the others at the next average; where there is none, each rank ends by itself, and the others
+   at the end of the epoch. */
+static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
+    const uint32_t every = run->d->average_every;
+    if (batch) { /* a share may be one step shorter than the longest */
+        DT_TRY(dti_gradient(run->net, batch));
+        dt_optimizer_step(run->opt);
+    }
+    const uint64_t steps = (uint64_t)run->p.epoch * run->p.steps + run->p.step + 1;
+    return every && steps % every == 0 ? dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish, &run->stop) : DT_OK;
+}
+
+static void dti_psgd_wished(dti_training *run) { run->stop = run->stop || !run->d->average_every; }
+
+static const dti_method dti_psgd = { .meets = true, .step = dti_psgd_step, .wished = dti_psgd_wished };
+
+/* The last average; and the scores and samples of all ranks together. */
+static dt_err dti_psgd_end(dti_training *run) {
+    const double start = dt_now();
+    dt_train_result *result = run->result;
+    DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, false, NULL));
+    result->seconds += dt_now() - start;
+    int64_t sums[4] = { result->score.loss_fixed, result->score.correct, result->score.count, (int64_t)result->samples };
+    if (dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
+    result->score = (dt_score){ sums[0], sums[1], sums[2] };
+    result->samples = (uint64_t)sums[3];
+    return dt_check_replicas(run->net, run->comm);
+}
+
+DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
+    dti_training run = { .method = &dti_psgd, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
+    const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
+    uint32_t *index = NULL;
+    DTI_NEED(comm && result, "comm and result", DT_EARG);
+    *result = (dt_train_result){ .seconds = 0.0 };
+    DT_TRY(dti_check_train(__func__, net, opt, d));
+    DT_TRY(dti_check_alike(net, opt, comm, d));
+    DT_TRY(dt_broadcast_parameters(net, comm));
+    DT_TRY(dti_share_begin(&run, dt_psgd_batch(d->batch, ranks), rank, ranks, &index));
+    dt_err error = dti_run_epochs(&run);
+    if (error == DT_OK) error = dti_psgd_end(&run);
+    dti_share_end(&run, index);
+    return error;
+}
+#endif
+
+/* ==== [S11.5] Hogwild ===================================================== */
+
+/* Hogwild (Recht, Re, Wright, Niu 2011): threads share one parameter vector and
+   take no lock. A worker copies the vector, computes a gradient on its own
+   batch, lets its own optimizer turn it into a change, and adds the change to
+   the shared vector, number by number.
+
+   Every access to the shared vector is a relaxed C11 atomic load or store, so
+   there is no data race in the language's sense. But load, add, store is not
+   one operation: if two workers add to the same number at once, one of the two
+   changes may be lost. The theory asks for sparse gradients, where that is
+   rare; a dense convolutional net touches every number in every step. The
+   staleness histogram says how many changes by others came between a worker's
+   copy and its own change.
+
+   Two other ways to share stand beside it, to compare with: under a lock, where
+   no change is lost and a copy is never torn, but workers wait for each other;
+   and averaging once an epoch, where workers share nothing in between. */
+#ifdef DTI_DECLARE
+#ifdef DTRAIN_WITH_THREADS
+typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt_sharing;
+
+#define DT_STALENESS_BINS 64
+typedef struct dt_hogwild_result {
+    dt_train_result train;
+    uint64_t staleness[DT_STALENESS_BINS]; /* steps by the number of others' steps in between; the last bin: that or more */
+    double worker_seconds[64];             /* of the first 64 workers */
+} dt_hogwild_result;
+
+/* dt_train_hogwild: `workers` threads, each on 1/workers of the data with its own clone of net and optimizer. The
+   result ends in net. desc->batch is one worker's. on_step is called by worker 0 alone. */
+DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *desc, dt_hogwild_result *result);
+/* The same with a chosen way of sharing; dt_train_hogwild is DT_SHARE_FREE. */
+DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *desc,
+                              dt_hogwild_result *result);
+#endif
+#endif
+
+#if defined(DTI_IMPLEMENT) && defined(DTRAIN_WITH_THREADS)
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef _Atomic uint64_t dti_pair; /* two floats, read and written at once */
+
+typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run_ranks [S10.5] */
+    const dt_net *net;
+    const dt_optimizer *opt;
+    const dt_train_desc *d;
+    struct dti_worker *worker;
+    dti_pair *values;
+    size_t pairs;
+    atomic_uint_fast64_t clock; /* changes added so far, by all */
+    atomic_bool stop;
+    dt_sharing sharing;
+    pthread_mutex_t lock;       /* of values, when locked */
+} dti_hogwild;
+
+typedef struct dti_worker {
+    dti_hogwild *shared;
+    dti_training run;
+    dt_train_desc d;
+    dt_train_result result;
+    float *change;
+    uint64_t staleness[DT_STALENESS_BINS];
+} dti_worker;
+
+static void dti_hogwild_read(dti_hogwild *h, float *values) {
+    for (size_t i = 0; i < h->pairs; ++i) {
+        uint64_t pair = atomic_load_explicit(&h->values[i], memory_order_relaxed);
+        memcpy(values + 2 * i, &pair, sizeof pair);
+    }
+}
+
+static void dti_hogwild_add(dti_hogwild *h, const float *change) {
+    for (size_t i = 0; i < h->pairs; ++i) {
+        float two[2];
+        uint64_t pair = atomic_load_explicit(&h->values[i], memory_order_relaxed);
+        memcpy(two, &pair, sizeof pair);
+        two[0] += change[2 * i];
+        two[1] += change[2 * i + 1];
+        memcpy(&pair, two, sizeof pair);
+        atomic_store_explicit(&h->values[i], pair, memory_order_relaxed);
+    }
+}
+
+static void dti_hogwild_lock(dti_hogwild *h, bool on) {
+    if (h->sharing != DT_SHARE_LOCKED) return;
+    if (on) pthread_mutex_lock(&h->lock);
+    else pthread_mutex_unlock(&h->lock);
+}
+
+/* Copies the shared values, computes, adds the change; counts the changes that others have added meanwhile. */
+static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
+    dti_hogwild *h = w->shared;
+    dti_hogwild_lock(h, true);
+    const uint64_t seen = atomic_load_explicit(&h->clock, memory_order_relaxed);
+    dti_hogwild_read(h, w->run.net->values);
+    dti_hogwild_lock(h, false);
+    DT_TRY(dti_gradient(w->run.net, batch));
+    dt_optimizer_change(w->run.opt, w->change);
+    dti_hogwild_lock(h, true);
+    dti_hogwild_add(h, w->change);
+    dti_hogwild_lock(h, false);
+    const uint64_t others = atomic_fetch_add_explicit(&h->clock, 1, memory_order_relaxed) - seen;
+    ++w->staleness[others < DT_STALENESS_BINS ? others : DT_STALENESS_BINS - 1];
+    return DT_OK;
+}
+
+static dt_err dti_hogwild_step(dti_training *run, const dt_batch *batch) {
+    dti_worker *w = run->own;
+    if (batch && w->shared->sharing == DT_SHARE_AVERAGED) {
+        DT_TRY(dti_gradient(run->net, batch));
+        dt_optimizer_step(run->opt);
+    } else if (batch) DT_TRY(dti_hogwild_change(w, batch));
+    run->stop = atomic_load_explicit(&w->shared->stop, memory_order_relaxed);
+    return DT_OK;
+}
+
+static void dti_hogwild_wished(dti_training *run) {
+    dti_worker *w = run->own;
+    atomic_store_explicit(&w->shared->stop, true, memory_order_relaxed);
+    run->stop = true;
+}
+
+static dt_err dti_averaged_epoch_end(dti_training *run) {
+    return dti_average_parameters(run->net, run->comm, DT_AUTO, run->stop, &run->stop);
+}
+
+static const dti_method dti_hogwild_free = { .step = dti_hogwild_step, .wished = dti_hogwild_wished };
+static const dti_method dti_hogwild_averaged = { .step = dti_hogwild_step, .wished = dti_hogwild_wished, .epoch_end = dti_averaged_epoch_end };
+
+/* on_step is called by worker 0 alone, and told what all have done, as far as it can know. */
+static bool dti_hogwild_tell(const dt_progress *p, void *user) {
+    const dti_worker *w = user;
+    dt_progress all = *p;
+    all.samples *= (uint64_t)dt_comm_size(w->run.comm);
+    return dti_tell(w->shared->d, &all);
+}
+
+static dt_err dti_worker_begin(dti_worker *w, dti_hogwild *h, dt_comm *comm, uint32_t **index) {
+    dti_training *run = &w->run;
+    const bool averaged = h->sharing == DT_SHARE_AVERAGED, first = dt_comm_rank(comm) == 0;
+    w->shared = h;
+    w->d = *h->d;
+    w->d.on_step = first && h->d->on_step ? dti_hogwild_tell : NULL;
+    w->d.user = w;
+    *run = (dti_training){ .method = averaged ? &dti_hogwild_averaged : &dti_hogwild_free, .own = w, .comm = comm, .d = &w->d, .result = &w->result };
+    if (!(run->net = dt_net_clone(h->net)) || !(run->opt = dt_optimizer_clone(h->opt, run->net))) return DT_ENOMEM;
+    if (!(w->change = dti_alloc((run->net->trained + 1) * sizeof(float)))) return DT_ENOMEM;
+    return dti_share_begin(run, h->d->batch, dt_comm_rank(comm), dt_comm_size(comm), index);
+}
+
+static void dti_worker_end(dti_worker *w, uint32_t *index) {
+    dti_share_end(&w->run, index);
+    dti_release(w->change);
+    dt_optimizer_free(w->run.opt);
+    if (dt_comm_rank(w->run.comm) > 0) dt_net_free(w->run.net); /* worker 0's brings the averaged values back */
+}
+
+static dt_err dti_worker_run(dti_worker *w) {
+    dt_comm *comm = w->run.comm;
+    dti_cpus allowed;
+    const bool pinned = w->d.pin && dti_cpus_get(&allowed);
+    if (pinned) dti_pin(&allowed, dt_comm_rank(comm) % dt_cores()); /* the cache stays warm */
+    dt_err error = dt_barrier(comm);                                /* start together */
+    if (error == DT_OK) error = dti_run_epochs(&w->run);
+    if (pinned) (void)dti_cpus_set(&allowed);                       /* worker 0 is the caller's thread */
+    if (error == DT_OK) return DT_OK;
+    atomic_store(&w->shared->stop, true);
+    return dti_fail(error, "Hogwild worker %d, epoch %d, step %u: %s", dt_comm_rank(comm), w->run.p.epoch,
+                    (unsigned)w->run.p.step, dt_error());
+}
+
+static dt_err dti_worker_main(dt_comm *comm, void *shared) {
+    dti_hogwild *h = shared;
+    dti_worker *w = &h->worker[dt_comm_rank(comm)];
+    uint32_t *index = NULL;
+    dt_err error = dti_worker_begin(w, h, comm, &index);
+    if (error == DT_OK) error = dti_worker_run(w);
+    dti_worker_end(w, index);
+    return error;
+}
+
+static void dti_hogwild_collect(dt_hogwild_result *result, const dti_hogwild *h, int workers) {
+    dt_train_result *t = &result->train;
+    for (int i = 0; i < workers; ++i) {
+        const dti_worker *w = &h->worker[i];
+        if (i < 64) result->worker_seconds[i] = w->result.seconds;
+        if (w->result.seconds > t->seconds) t->seconds = w->result.seconds;
+        t->samples += w->result.samples;
+        dt_score_add(&t->score, &w->result.score);
+        for (int b = 0; b < DT_STALENESS_BINS; ++b) result->staleness[b] += w->staleness[b];
+        for (int e = 0; e < DT_MAX_EPOCHS_KEPT; ++e)
+            if (w->result.epoch_seconds[e] > t->epoch_seconds[e]) t->epoch_seconds[e] = w->result.epoch_seconds[e];
+    }
+    t->epochs = h->worker[0].result.epochs;
+    t->stopped = h->worker[0].result.stopped;
+}
+
+static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h, dt_hogwild_result *result) {
+    const size_t bytes = net->trained * sizeof(float);
+    h->pairs = (net->trained + 1) / 2;
+    h->worker = dti_alloc((size_t)workers * sizeof *h->worker);
+    h->values = dti_alloc(h->pairs * sizeof *h->values);
+    if (!h->worker || !h->values) return DT_ENOMEM;
+    memcpy((void *)(uintptr_t)h->values, net->values, bytes); /* no thread runs yet */
+    DT_TRY(dt_run_ranks(workers, dti_worker_main, h));
+    const bool averaged = h->sharing == DT_SHARE_AVERAGED;
+    memcpy(net->values, averaged ? h->worker[0].run.net->values : (const float *)(uintptr_t)h->values, bytes);
+    dti_hogwild_collect(result, h, workers);
+    return DT_OK;
+}
+
+DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *d,
+                              dt_hogwild_result *result) {
+    dti_hogwild h = { .net = net, .opt = opt, .d = d, .sharing = sharing };
+    DTI_NEED(result, "result", DT_EARG);
+    memset(result, 0, sizeof *result);
+    DT_TRY(dti_check_train(__func__, net, opt, d));
+    DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
+    if (workers < 1 || workers > 1024) return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
+    if (d->batch > (uint32_t)net->max_groups * DT_LANES)
+        return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch, net->max_groups * DT_LANES);
+    if (d->data->count < (uint32_t)workers)
+        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)d->data->count, workers);
+    if (pthread_mutex_init(&h.lock, NULL)) return dti_fail(DT_ENOMEM, "Hogwild: no lock");
+    dt_err error = dti_hogwild_train(net, workers, &h, result);
+    pthread_mutex_destroy(&h.lock);
+    if (h.worker) dt_net_free(h.worker[0].run.net);
+    dti_release((void *)(uintptr_t)h.values);
+    dti_release(h.worker);
+    return error;
+}
+
+DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *d, dt_hogwild_result *result) {
+    return dt_train_shared(net, opt, workers, DT_SHARE_FREE, d, result);
+}
+#endif
+
+/* ==== [S11.6] Progress ==================================================== */
+#ifdef DTI_DECLARE
+/* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to size. */
+DT_API void dt_progress_line(const dt_progress *progress, char *text, size_t size);
+#endif
+
+#ifdef DTI_IMPLEMENT
+DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
+    DTI_NEED(text || size == 0, "text", );
+    if (size) text[0] = '\0';
+    DTI_NEED(p, "progress", );
+    double done = p->epochs > 0 ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs : 0.0;
+    double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
+    dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left", p->epoch + 1, p->epochs,
+              (unsigned)p->step, (unsigned)p->steps, dt_score_loss(&p->score),
+              p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0, left);
+}
+#endif
+
+/* =============================================================================
+   Part II, the engine room. Each room opens with what it is for. It uses Part I,
+   and other rooms; nothing in Part I knows more of it than the doors [S1.4].
+   ============================================================================= */
+
+/* ==== [E1] Lane kernels ====================================================
+
+   The same convolution, pooling and linear layer as [S5], made fast. Sixteen images stand side by side, so that a
+   kernel is plain arithmetic on vectors. Read E1.1 for the vector, E1.2 for the register tile and the loop nest that
+   all direct kernels share, and E1.8 for Winograd's algorithm, which multiplies less. */
+
+/* ==== [E1.1] Lanes ========================================================
    Sixteen images stand side by side: activations are [C][H][W][16], and whatever the network does to one number of one
    image, it does to sixteen. dti_v is the machine's own vector of DTI_W floats; a kernel goes over the sixteen lanes in
    DTI_PARTS = 16/DTI_W passes, on AVX-512 in one. A lane never meets another one, except where a weight's gradient folds
@@ -1480,10 +5267,22 @@ static void dti_fold(float *sums, const float *acc, int rows)
         sums[r] = (q[0] + q[2]) + (q[1] + q[3]);
     }
 }
+
+/* x[i] = sqrt(x[i]), a register at a time. */
+static void dti_sqrt_all(float *x, size_t n) {
+    size_t i = 0;
+    for (; i + DTI_W <= n; i += DTI_W) {
+        dti_v v;
+        memcpy(&v, x + i, sizeof v);
+        v = dti_vsqrt(v);
+        memcpy(x + i, &v, sizeof v);
+    }
+    for (; i < n; ++i) x[i] = sqrtf(x[i]);
+}
 #endif
 
-/* ==== [S4.4] Convolution forward ==========================================
-   All fast kernels, this one and those of [S4.5], [S4.6], [S4.8] and [S4.9], are one small loop. It
+/* ==== [E1.2] Convolution forward ==========================================
+   All fast kernels, this one and those of [E1.3], [E1.4], [E1.6] and [E1.7], are one small loop. It
    makes a tile of sums,
 
        y[row][column] = start[row] + sum over steps k of w[k][row] * x[k][column],
@@ -1514,7 +5313,6 @@ static void dti_fold(float *sums, const float *acc, int rows)
    same. */
 #ifdef DTI_IMPLEMENT
 /* P = (H + 2 pad - K)/S + 1, Q likewise from W. */
-typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv;
 
 enum { DTI_BLOCK = 16, DTI_WIDEST = 5 };    /* most rows and most columns of a tile */
 
@@ -1581,7 +5379,7 @@ DTI_INLINE void dti_tile_run(const int ROWS, const int COLUMNS, const int KIND, 
         DTI_UNROLL for (int r = 0; r < ROWS; ++r) {
             const ptrdiff_t to = y + r * a->y_row;
             if (KIND == DTI_POOLED) dti_tile_pool(sum[r], a->least, a->y[0] + to, a->argmax + to);
-            else    /* not dti_store: in [S4.9] y is dw, which is not aligned to vectors */
+            else    /* not dti_store: in [E1.7] y is dw, which is not aligned to vectors */
                 DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
                     memcpy(a->y[c] + to, &sum[r][c], sizeof(dti_v));
         }
@@ -1619,7 +5417,7 @@ DTI_NOINLINE void dti_plain_8(const dti_tile *a) { dti_tile_columns(8, 1, DTI_PL
 
 /* What a kernel knows of its machine. Tiles: by kind, from many rows to one; all sums, a step's
    columns and a weight must fit the registers, and of those that do, these were the fastest in
-   bench.c. Bytes: what a band of rows [S4.6] may bring to L1 and to L2. They are the same on every
+   bench.c. Bytes: what a band of rows [E1.4] may bring to L1 and to L2. They are the same on every
    machine, for where a band ends can be seen in a sum's last bit; 32 to 48 KiB of L1 and 1 to 2 MiB
    of L2 are usual, half and twice these were slower. */
 static const struct dti_machine {
@@ -1851,8 +5649,8 @@ DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *
 }
 #endif
 
-/* ==== [S4.5] Convolution backward, data ====================================
-   y += x*w  =>  dx += w*dy: the pass of [S4.4] the other way round. The zeros that a textbook puts
+/* ==== [E1.3] Convolution backward, data ====================================
+   y += x*w  =>  dx += w*dy: the pass of [E1.2] the other way round. The zeros that a textbook puts
    around dy, and between its numbers where the stride is more than 1, are taps that an output does
    not have. */
 #ifdef DTI_IMPLEMENT
@@ -1866,7 +5664,7 @@ DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const 
 }
 #endif
 
-/* ==== [S4.6] Convolution backward, weights =================================
+/* ==== [E1.4] Convolution backward, weights =================================
    dw[o,c,u,v] = sum over positions and lanes of x * dy. Both factors are vectors over the lanes,
    and a weight wants one number. There are two ways to it, chosen by the input channels.
 
@@ -2204,7 +6002,7 @@ DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, cons
 }
 #endif
 
-/* ==== [S4.7] Max-pooling ===================================================
+/* ==== [E1.5] Max-pooling ===================================================
    y = the maximum of each K x K window, argmax its place u*K + v, per lane; of equal values the
    first in row-major order. */
 #ifdef DTI_IMPLEMENT
@@ -2264,7 +6062,7 @@ DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const flo
 }
 #endif
 
-/* ==== [S4.8] Convolution and 2x2 max-pooling together =======================
+/* ==== [E1.6] Convolution and 2x2 max-pooling together =======================
    The map between a convolution and its pooling is four times as large as either end of it and is
    read once. Forward, a tile's columns are the four positions of a window, and their maximum is
    taken in registers. They must have the same taps: a padded layer's x is copied with zeros around
@@ -2333,9 +6131,9 @@ DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const f
 }
 #endif
 
-/* ==== [S4.9] Linear layer ==================================================
-   The tile of [S4.4] on a 1x1 map, its columns lane groups, so that a weight that is loaded serves
-   several groups. The weights' gradient is that of [S4.6], turned, a sum over sixteen lanes; tiles
+/* ==== [E1.7] Linear layer ==================================================
+   The tile of [E1.2] on a 1x1 map, its columns lane groups, so that a weight that is loaded serves
+   several groups. The weights' gradient is that of [E1.4], turned, a sum over sixteen lanes; tiles
    go straight into dw. */
 #ifdef DTI_IMPLEMENT
 static dti_conv dti_linear_as_conv(int I, int O) { return (dti_conv){ I, 1, 1, O, 1, 1, 1, 1, 0 }; }
@@ -2418,7 +6216,7 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 }
 #endif
 
-/* ==== [S4.10] Winograd in lanes ============================================
+/* ==== [E1.8] Winograd in lanes ============================================
    A 3x3 or 5x5 convolution of stride 1 with fewer multiplications than the definition has.
 
    The idea. Two polynomials are multiplied by evaluating both at n points, multiplying the values, and
@@ -2458,7 +6256,7 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 
    In lanes every number above is sixteen images', so the transforms are plain vector arithmetic without a
    shuffle. Only dU sums over lanes. Where the channels of one factor fill vectors, it is transposed,
-   channels for lanes, as in [S4.6], and the product runs over tiles and lanes; else the sums stay in lanes
+   channels for lanes, as in [E1.4], and the product runs over tiles and lanes; else the sums stay in lanes
    and are folded at the end.
 
    What it costs: rounding. Coefficients up to 5.25 cancel in B' x, so the largest error of F(4,5) is 1e-5 of
@@ -3062,13 +6860,6 @@ DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const
 }
 
 /* ---- Tiles of a layer's maps. */
-/* maps of several lane groups, `group` floats apart; argmax where they are pooled */
-typedef struct dti_wino_maps {
-    float *at;
-    uint8_t *argmax;
-    size_t group, argmax_group;
-    int channels, rows, columns;
-} dti_wino_maps;
 
 /* the rows and columns of a tile that lie in the map: top..bottom-1, left..right-1 */
 typedef struct dti_wino_place {
@@ -3159,7 +6950,7 @@ static void dti_wino_give_dx(const dti_conv *g, const dti_wino_form *form, const
     }
 }
 
-/* One channel's tile y[m][m] -> 2x2 maxima and their places, as [S4.8]; and back, zeros where no
+/* One channel's tile y[m][m] -> 2x2 maxima and their places, as [E1.6]; and back, zeros where no
    maximum was. */
 static void dti_wino_pool(const dti_wino_place *in, int m, const float *y, bool relu, float *to,
                           uint8_t *argmax, size_t row)
@@ -3477,7 +7268,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
     if (db) dti_fold(db, sums, g->O);
 }
 
-/* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [S4.4]. It knows the shape
+/* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [E1.2]. It knows the shape
    alone, never the machine, the rank or the batch, so that the bits are the same everywhere. Measured with
    512-bit vectors, one core, percent of the peak in the definition's multiply-adds, Winograd : direct
 
@@ -3509,701 +7300,7 @@ DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form)
 }
 #endif
 
-/* ==== [S5] Layers ========================================================= */
-
-/* ==== [S5.1] What a net and a layer are =================================== */
-
-/* A net is a graph told as a list. Its tensors are numbered: tensor 0 is the image, layer i reads one that is there (the
-   last, unless dt_at has said another) and makes tensor i+1. Sixteen images travel together, a lane group: a tensor holds
-   [C][H][W][16] for each group.
-
-       dt_node skip = dt_here(net);           tensor 3
-       dt_conv2d(net, "a", ...);              3 -> 4
-       dt_relu(net);                          4 -> 5
-       dt_add(net, skip);                     5 and 3 -> 6
-
-   A layer is written in one place, its subsection below: description and builder, then a class that says all that a net
-   wants to know of it. Nothing else asks what kind a layer is, so a new one is a new subsection. */
-#ifdef DTI_DECLARE
-typedef struct dt_net dt_net;
-typedef struct dt_node { int tensor; } dt_node;
-
-DT_API dt_net *dt_net_new(int channels, int height, int width); /* NULL if memory is short */
-DT_API void dt_net_free(dt_net *net);                           /* NULL is allowed */
-
-/* Builders add a layer behind the tensor that stands here. They remember the first error: dt_net_build
-   returns it, and if the net was built already, whatever would run it. No layer may have more than 2^27 numbers an image.
-   A NULL net (no memory) is passed along. */
-DT_API dt_node dt_here(const dt_net *net);                      /* the tensor that the next layer will read */
-DT_API void dt_at(dt_net *net, dt_node node);                   /* the next layer reads that one instead */
-#endif
-
-#ifdef DTI_IMPLEMENT
-typedef struct dti_layer dti_layer;
-typedef struct dti_op dti_op;
-
-/* What every layer may look at while a net runs. */
-typedef struct dti_pass {
-    bool training;           /* false: dropout is the identity */
-    uint64_t seed;
-    uint32_t epoch;
-    const uint32_t *sample;  /* [G][16]: which sample of the data set each lane holds */
-    const float *values;     /* the parameter vector */
-    float *group_grad;       /* one layer's parameter gradient for one lane group, overwritten by backward */
-    float *scratch;          /* for kernels, as large as the largest asks */
-} dti_pass;
-
-/* What backward reads beside dy. The planner keeps those tensors until then, and lets another layer write over the rest. */
-enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
-
-typedef struct dti_layer_class {
-    const char *name;
-    size_t own;              /* bytes of what a layer of this class keeps of its description */
-    /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters (dti_parameter). */
-    dt_err (*shape)(dti_layer *l, const void *desc);
-    void (*needs)(dti_op *op);          /* sets packed_floats, scratch_floats, notes_bytes, whole_batch; NULL: none */
-    int reads;                          /* in backward: a sum of DTI_READS_ */
-    bool in_place;                      /* y may lie where x lies, and dx where dy lies */
-    bool keeps_sign;                    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
-    bool whole_batch;                   /* better, or only right, over all lane groups at once [S6.5] */
-    bool adds;                          /* backward adds to dx where op->add_dx or op->add_dx2 says so */
-    double (*macs)(const dti_layer *l); /* multiply-adds of one image's forward pass; NULL: 0 */
-    void (*pack)(const dti_op *op, const float *values);                /* parameters as the kernels read them, once a step */
-    void (*forward)(const dti_op *op, const dti_pass *run, int first_group, int groups);
-    void (*backward)(const dti_op *op, const dti_pass *run, int group); /* run->group_grad and dx, overwritten */
-    void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups); /* dx apart, if better so */
-} dti_layer_class;
-
-/* A tensor of the parameter vector: "weight" of layer "conv1" is called "conv1.weight". */
-typedef struct dti_slot {
-    const char *suffix;
-    dt_tensor shape;         /* without data */
-    float bound, value;      /* initial values are value + U(-bound, +bound) */
-    bool trained;            /* false: saved, but no optimizer steps it */
-    size_t offset;           /* in the parameter vector */
-} dti_slot;
-
-enum {
-    DTI_MAX_LAYERS = 128, DTI_SLOTS = 4, DTI_NAME = 64,
-    DTI_MAX_IMAGE = INT_MAX / DT_LANES /* numbers of one image in one tensor: an int holds any place in a lane group */
-};
-
-/* A line of the user's list. */
-struct dti_layer {
-    const dti_layer_class *class;
-    char name[DTI_NAME];
-    int x, with;             /* the tensors it reads; with -1: only one */
-    int in[3], out[3];       /* C, H, W of one image */
-    void *own;
-    uint32_t stream;         /* its place in the list: dropout layers draw different numbers */
-    int slots;
-    dti_slot slot[DTI_SLOTS];
-    size_t params;           /* floats in its trained slots, which lie behind one another from slot[0].offset on */
-};
-
-/* A tensor of all lane groups: group g begins at + g * stride. stride 0: one buffer serves every group in turn. */
-typedef struct dti_lanes { float *at; size_t stride; } dti_lanes;
-
-/* A line of the plan: what is done in a layer's place, or in the place of several that a pattern has fused [S6.2]. */
-struct dti_op {
-    const dti_layer_class *class;
-    const dti_layer *layer;  /* whose parameters and description these are: the first of the fused */
-    int layers;              /* how many it stands for */
-    int in[3], out[3];
-    int tensor, tensor2, made; /* numbers of x, x2 and y */
-    bool direct;             /* dt_build_desc's */
-    bool whole_batch;        /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
-    int begin, end;
-    dti_lanes x, x2, y, dx, dx2, dy; /* dx, dx2 at NULL: not wanted */
-    bool add_dx, add_dx2;    /* another reader's gradient is there already */
-    dti_lanes spare;         /* where a class that cannot add leaves dx first */
-    size_t packed_floats, scratch_floats, notes_bytes;
-    float *packed;
-    unsigned char *notes;    /* forward's notes to backward, such as the places of maxima: notes_bytes a group */
-};
-
-DTI_INLINE float *dti_lanes_of(dti_lanes t, int g) { return t.at ? t.at + (size_t)g * t.stride : NULL; }
-DTI_INLINE const float *dti_x(const dti_op *op, int g) { return dti_lanes_of(op->x, g); }
-DTI_INLINE float *dti_y(const dti_op *op, int g) { return dti_lanes_of(op->y, g); }
-DTI_INLINE const float *dti_dy(const dti_op *op, int g) { return dti_lanes_of(op->dy, g); }
-DTI_INLINE unsigned char *dti_notes_of(const dti_op *op, int g) { return op->notes + (size_t)g * op->notes_bytes; }
-/* Where backward puts dx; NULL if nobody wants it. */
-DTI_INLINE dti_lanes dti_dx_lanes(const dti_op *op) { return op->add_dx && !op->class->adds ? op->spare : op->dx; }
-DTI_INLINE float *dti_dx(const dti_op *op, int g) { return dti_lanes_of(dti_dx_lanes(op), g); }
-
-DTI_INLINE size_t dti_volume(const int shape[3]) { return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2]; }
-DTI_INLINE size_t dti_group_floats(const int shape[3]) { return dti_volume(shape) * DT_LANES; }
-DTI_INLINE int dti_inputs(const dti_layer *l) { return l->in[0] * l->in[1] * l->in[2]; }
-
-/* The list while it grows. It is the first thing in a dt_net [S6.1]. */
-typedef struct dti_list {
-    dt_err error;            /* the first one a builder met */
-    char error_text[512];
-    bool closed;             /* dt_net_build has been there */
-    int input[3];            /* the image */
-    int layers, here;        /* here: the tensor that the next layer reads */
-    dti_layer layer[DTI_MAX_LAYERS];
-} dti_list;
-
-static dti_list *dti_list_of(dt_net *net) { return (dti_list *)(void *)net; }
-
-static const int *dti_tensor_shape(const dti_list *list, int tensor) {
-    return tensor == 0 ? list->input : list->layer[tensor - 1].out;
-}
-
-static void dti_list_fail(dti_list *list, dt_err code) { /* keeps the first error and its sentence */
-    if (list->error != DT_OK) return;
-    list->error = code;
-    snprintf(list->error_text, sizeof list->error_text, "%s", dt_error());
-}
-
-/* A parameter of the layer, to be called by its class's shape: trained ones first, in the order in which backward leaves
-   their gradients. */
-static dti_slot *dti_parameter(dti_layer *l, const char *suffix, dt_tensor shape, float bound) {
-    dti_slot *slot = &l->slot[l->slots++];
-    *slot = (dti_slot){ .suffix = suffix, .shape = shape, .bound = bound, .trained = true };
-    l->params = dti_plus(l->params, dt_tensor_count(&shape));
-    return slot;
-}
-
-static bool dti_fits_image(const int shape[3]) {
-    return dti_times(dti_times((size_t)shape[0], (size_t)shape[1]), (size_t)shape[2]) <= DTI_MAX_IMAGE;
-}
-
-/* What a class's shape may not leave behind. */
-static dt_err dti_size_check(const dti_layer *l) {
-    if (!dti_fits_image(l->out))
-        return dti_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d", l->class->name, l->name,
-                        l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
-    for (int i = 0; i < l->slots; ++i)
-        if (dt_tensor_count(&l->slot[i].shape) == 0)
-            return dti_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses", l->class->name, l->name);
-    return DT_OK;
-}
-
-static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
-    if (!*name || strlen(name) >= DTI_NAME)
-        return dti_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
-    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) { /* names stand in files and sentences */
-        n = dti_utf8_bytes(name + i, left);
-        if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
-        return dti_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i, (unsigned char)name[i],
-                        n ? "a control character" : "not UTF-8");
-    }
-    for (int i = 0; i < list->layers; ++i)
-        if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
-            return dti_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
-    return DT_OK;
-}
-
-static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name, const void *desc, int with) {
-    if (list->closed) return dti_fail(DT_EARG, "%s: the net is built already", class->name);
-    if (list->layers == DTI_MAX_LAYERS) return dti_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
-    DT_TRY(dti_name_check(list, class->name, name));
-    dti_layer *l = &list->layer[list->layers];
-    *l = (dti_layer){ .class = class, .x = list->here, .with = with, .stream = (uint32_t)list->layers };
-    memcpy(l->name, name, strlen(name) + 1);
-    memcpy(l->in, dti_tensor_shape(list, list->here), sizeof l->in);
-    memcpy(l->out, l->in, sizeof l->out);
-    if (class->own && !(l->own = dti_alloc(class->own))) return DT_ENOMEM;
-    dt_err error = class->shape ? class->shape(l, desc) : DT_OK;
-    if (error == DT_OK) error = dti_size_check(l);
-    if (error != DT_OK) {
-        dti_release(l->own);
-        l->own = NULL;
-        return error;
-    }
-    list->here = ++list->layers;
-    return DT_OK;
-}
-
-/* What every builder does. name NULL: the class's. with: a second tensor to read, or -1. */
-static void dti_append(dt_net *net, const dti_layer_class *class, const char *name, const void *desc, int with) {
-    dti_list *list = dti_list_of(net);
-    if (!list || list->error != DT_OK) return;
-    dt_err error = dti_append_checked(list, class, name ? name : class->name, desc, with);
-    if (error != DT_OK) dti_list_fail(list, error);
-}
-
-DT_API dt_node dt_here(const dt_net *net) {
-    return (dt_node){ net ? ((const dti_list *)(const void *)net)->here : 0 };
-}
-
-DT_API void dt_at(dt_net *net, dt_node node) {
-    dti_list *list = dti_list_of(net);
-    if (!list || list->error != DT_OK) return;
-    if (node.tensor >= 0 && node.tensor <= list->layers) list->here = node.tensor;
-    else dti_list_fail(list, dti_fail(DT_EARG, "dt_at: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
-}
-#endif
-
-/* ==== [S5.2] Convolution ================================================== */
-
-/* y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]       x (N,C,H,W) -> y (N,O,P,Q), [S4.1]
-   Parameters: name.weight (O,C,K,K), name.bias (O) unless no_bias, both from U(-1/sqrt(C*K*K), +1/sqrt(C*K*K)). */
-#ifdef DTI_DECLARE
-typedef struct dt_conv2d_desc {
-    int out;                 /* output channels, >= 1 */
-    int kernel;              /* K: a square of K x K, 1..15 */
-    int stride;              /* 0 means 1; up to 65536 */
-    int padding;             /* zeros around the map, 0..K-1 */
-    bool no_bias;
-} dt_conv2d_desc;
-
-DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc);
-#endif
-
-#ifdef DTI_IMPLEMENT
-typedef struct dti_conv2d {
-    dti_conv conv;
-    const dti_wino_form *form; /* of Winograd's algorithm, by which it goes; NULL: by the definition */
-} dti_conv2d;
-
-static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
-    const dt_conv2d_desc *d = description;
-    dti_conv *conv = &((dti_conv2d *)l->own)->conv;
-    if (!d) return dti_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", l->name);
-    const int K = d->kernel, p = d->padding, S = d->stride == 0 ? 1 : d->stride;
-    if (d->out < 1 || d->out > 65536 || K < 1 || K > 15 || S < 1 || S > 65536 || p < 0 || p >= K)
-        return dti_fail(DT_EARG, "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out 1..65536, "
-                        "kernel 1..15, stride 1..65536, padding 0..kernel-1", l->name, d->out, K, d->stride, p);
-    if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K)
-        return dti_fail(DT_ESHAPE, "conv2d \"%s\": a %d x %d kernel does not fit into the %d x %d input with padding %d",
-                        l->name, K, K, l->in[1], l->in[2], p);
-    l->out[0] = d->out;
-    l->out[1] = (l->in[1] + 2 * p - K) / S + 1;
-    l->out[2] = (l->in[2] + 2 * p - K) / S + 1;
-    *conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2], .O = l->out[0], .P = l->out[1], .Q = l->out[2],
-                        .K = K, .S = S, .pad = p };
-    const float bound = 1.0f / sqrtf((float)(conv->C * K * K));
-    dti_parameter(l, "weight", (dt_tensor){ NULL, 4, { conv->O, conv->C, K, K } }, bound);
-    if (!d->no_bias) dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { conv->O, 0, 0, 0 } }, bound);
-    return DT_OK;
-}
-
-static void dti_conv2d_needs(dti_op *op) {
-    dti_conv2d *l = op->layer->own;
-    const dti_conv *c = &l->conv;
-    l->form = op->direct ? NULL : dti_wino_rule(c);
-    op->packed_floats = l->form ? dti_wino_packed_floats(c, l->form) : dti_conv_packed_floats(c);
-    op->scratch_floats = l->form ? dti_wino_scratch_floats(c, l->form) : dti_conv_scratch_floats(c);
-    op->whole_batch = l->form && dti_wino_shares(c, l->form);
-}
-
-static double dti_conv2d_macs(const dti_layer *l) {
-    const dti_conv *c = &((const dti_conv2d *)l->own)->conv;
-    return (double)c->O * c->P * c->Q * c->C * c->K * c->K;
-}
-
-/* The weights as the kernels read them. */
-static void dti_conv2d_pack(const dti_op *op, const float *values) {
-    const dti_conv2d *l = op->layer->own;
-    const float *w = values + op->layer->slot[0].offset;
-    if (l->form) dti_wino_pack(&l->conv, l->form, w, op->packed);
-    else dti_conv_pack(&l->conv, w, op->packed);
-}
-
-/* Of a layer with weight and bias: the bias among the parameters, or the bias's gradient behind the weight's; or NULL. */
-static const float *dti_bias(const dti_layer *l, const float *values) {
-    return l->slots > 1 ? values + l->slot[1].offset : NULL;
-}
-static float *dti_bias_grad(const dti_layer *l, float *group_grad) {
-    return l->slots > 1 ? group_grad + dt_tensor_count(&l->slot[0].shape) : NULL;
-}
-
-/* The maps of lane groups from `group` on, as Winograd's kernels [S4.10] want them; y and dy with the places of maxima
-   where they are pooled. */
-static dti_wino_maps dti_conv2d_maps(const dti_op *op, dti_lanes lanes, const int shape[3], int group) {
-    const bool pooled = shape == op->out && op->notes_bytes > 0;
-    return (dti_wino_maps){ dti_lanes_of(lanes, group), pooled ? dti_notes_of(op, group) : NULL, lanes.stride,
-                            pooled ? op->notes_bytes : 0, shape[0], shape[1], shape[2] };
-}
-
-static void dti_conv2d_run(const dti_op *op, const dti_pass *run, int first, int groups, bool relu) {
-    const dti_conv2d *l = op->layer->own;
-    const float *bias = dti_bias(op->layer, run->values);
-    if (l->form) {
-        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, first), y = dti_conv2d_maps(op, op->y, op->out, first);
-        dti_wino_forward(&l->conv, l->form, groups, &x, op->packed, bias, relu, &y, run->scratch);
-        return;
-    }
-    for (int g = first; g < first + groups; ++g)
-        if (op->notes_bytes)
-            dti_conv_pool_forward(&l->conv, dti_x(op, g), op->packed, bias, relu, dti_y(op, g), dti_notes_of(op, g), run->scratch);
-        else dti_conv_forward(&l->conv, dti_x(op, g), op->packed, bias, dti_y(op, g), run->scratch);
-}
-
-static void dti_conv2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    dti_conv2d_run(op, run, first, groups, false);
-}
-
-/* y += x*w  =>  dx += w*dy,  dw += x*dy;   y += b  =>  db += dy */
-static void dti_conv2d_backward(const dti_op *op, const dti_pass *run, int g) {
-    const dti_conv2d *l = op->layer->own;
-    float *dw = run->group_grad, *db = dti_bias_grad(op->layer, dw), *dx = dti_dx(op, g);
-    if (l->form) {
-        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, g), dy = dti_conv2d_maps(op, op->dy, op->out, g);
-        const dti_wino_maps to = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, g);
-        dti_wino_backward(&l->conv, l->form, 1, &x, &dy, op->packed, dx && !op->whole_batch ? &to : NULL, dw, db, run->scratch);
-    } else if (op->notes_bytes)
-        dti_conv_pool_backward(&l->conv, dti_x(op, g), op->packed, dti_dy(op, g), dti_notes_of(op, g), dx, dw, db, run->scratch);
-    else {
-        dti_conv_backward_weights(&l->conv, dti_x(op, g), dti_dy(op, g), dw, db, run->scratch);
-        if (dx) dti_conv_backward_data(&l->conv, dti_dy(op, g), op->packed, dx, run->scratch);
-    }
-}
-
-/* dx of many lane groups, where they share a pass over the weights; else it is done with dw. */
-static void dti_conv2d_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const dti_conv2d *l = op->layer->own;
-    if (!l->form || !op->whole_batch) return;
-    const dti_wino_maps dy = dti_conv2d_maps(op, op->dy, op->out, first), dx = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, first);
-    dti_wino_backward(&l->conv, l->form, groups, NULL, &dy, op->packed, &dx, NULL, NULL, run->scratch);
-}
-
-static const dti_layer_class dti_conv2d_class = {
-    .name = "conv2d", .own = sizeof(dti_conv2d), .shape = dti_conv2d_shape, .needs = dti_conv2d_needs, .reads = DTI_READS_X,
-    .macs = dti_conv2d_macs, .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
-    .backward_data = dti_conv2d_backward_data
-};
-
-DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
-    dti_append(net, &dti_conv2d_class, name ? name : "", desc, -1);
-}
-
-#endif
-
-/* ==== [S5.3] Max-pool ===================================================== */
-
-/* y[n,c,i,j] = max_{u,v < K} x[n,c,i*K+u,j*K+v]; of equal values the first in row-major order is the maximum. */
-#ifdef DTI_DECLARE
-DT_API void dt_maxpool2d(dt_net *net, int kernel);              /* K 1..15; stride = kernel, no padding, floor */
-#endif
-
-#ifdef DTI_IMPLEMENT
-static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
-    const int K = *(int *)l->own = *(const int *)kernel;
-    if (K < 1 || K > 15) return dti_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", K);
-    if (l->in[1] < K || l->in[2] < K)
-        return dti_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", K, l->in[1], l->in[2]);
-    l->out[1] = l->in[1] / K;
-    l->out[2] = l->in[2] / K;
-    return DT_OK;
-}
-
-static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_group_floats(op->out); } /* a place each */
-
-static void dti_maxpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const int K = *(const int *)op->layer->own;
-    (void)run;
-    for (int g = first; g < first + groups; ++g)
-        dti_maxpool_forward(op->in[0], op->in[1], op->in[2], K, K, dti_x(op, g), dti_y(op, g), dti_notes_of(op, g));
-}
-
-/* y = x[argmax]  =>  dx[argmax] += dy */
-static void dti_maxpool2d_backward(const dti_op *op, const dti_pass *run, int g) {
-    const int K = *(const int *)op->layer->own;
-    (void)run;
-    if (dti_dx(op, g))
-        dti_maxpool_backward(op->in[0], op->in[1], op->in[2], K, K, dti_dy(op, g), dti_notes_of(op, g), dti_dx(op, g));
-}
-
-static const dti_layer_class dti_maxpool2d_class = {
-    .name = "maxpool2d", .own = sizeof(int), .shape = dti_maxpool2d_shape, .needs = dti_maxpool2d_needs,
-    .forward = dti_maxpool2d_forward, .backward = dti_maxpool2d_backward
-};
-
-DT_API void dt_maxpool2d(dt_net *net, int kernel) { dti_append(net, &dti_maxpool2d_class, NULL, &kernel, -1); }
-#endif
-
-/* ==== [S5.4] ReLU ========================================================= */
-
-/* y = max(x, 0); a NaN stays a NaN. The mask for backward is y itself. */
-#ifdef DTI_DECLARE
-DT_API void dt_relu(dt_net *net);
-#endif
-
-#ifdef DTI_IMPLEMENT
-static void dti_relu_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const size_t n = dti_group_floats(op->out);
-    (void)run;
-    for (int g = first; g < first + groups; ++g) {
-        const float *x = dti_x(op, g);
-        float *y = dti_y(op, g);
-        for (size_t i = 0; i < n; ++i) y[i] = x[i] < 0.0f ? 0.0f : x[i];
-    }
-}
-
-/* y = x > 0 ? x : 0  =>  dx = y > 0 ? dy : 0;   n floats, dx may be dy */
-static void dti_relu_gradient(const float *y, const float *dy, float *dx, size_t n) {
-    for (size_t i = 0; i < n; ++i) dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
-}
-
-static void dti_relu_backward(const dti_op *op, const dti_pass *run, int g) {
-    (void)run;
-    if (dti_dx(op, g)) dti_relu_gradient(dti_y(op, g), dti_dy(op, g), dti_dx(op, g), dti_group_floats(op->out));
-}
-
-static const dti_layer_class dti_relu_class = {
-    .name = "relu", .reads = DTI_READS_SIGN, .in_place = true, .keeps_sign = true,
-    .forward = dti_relu_forward, .backward = dti_relu_backward
-};
-
-DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, -1); }
-#endif
-
-/* ==== [S5.5] Dropout ====================================================== */
-
-/* Training: y = x * m with m = 0 with probability p, else 1/(1-p); evaluation: y = x. Dropout draws an m for
-   every value, Dropout2d one for every (image, channel) plane. Source: Srivastava et al. 2014; Tompson et al.
-   2015 for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
-   number of the value): it belongs to the image and not to the rank that holds it. */
-#ifdef DTI_DECLARE
-DT_API void dt_dropout(dt_net *net, float probability);         /* of a value to become zero, 0 <= p < 1 */
-DT_API void dt_dropout2d(dt_net *net, float probability);       /* of a whole (image, channel) plane */
-#endif
-
-#ifdef DTI_IMPLEMENT
-typedef struct dti_dropout {
-    float probability;
-    size_t plane;            /* values that share an m */
-} dti_dropout;
-
-static dt_err dti_dropout_shape(dti_layer *l, const void *probability) {
-    dti_dropout *d = l->own;
-    *d = (dti_dropout){ *(const float *)probability, 1 };
-    if (d->probability >= 0.0f && d->probability < 1.0f) return DT_OK;
-    return dti_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name, (double)d->probability);
-}
-
-static dt_err dti_dropout2d_shape(dti_layer *l, const void *probability) {
-    DT_TRY(dti_dropout_shape(l, probability));
-    ((dti_dropout *)l->own)->plane = (size_t)l->in[1] * (size_t)l->in[2];
-    return DT_OK;
-}
-
-static size_t dti_dropout_planes(const dti_op *op) {
-    return dti_volume(op->in) / ((const dti_dropout *)op->layer->own)->plane;
-}
-
-static void dti_dropout_needs(dti_op *op) { op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float); }
-
-static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
-    float *mask = (float *)(void *)dti_notes_of(op, g);
-    const float p = ((const dti_dropout *)op->layer->own)->probability, keep = 1.0f / (1.0f - p);
-    const uint32_t *sample = run->sample + (size_t)g * DT_LANES, purpose = DT_RNG_DROPOUT | op->layer->stream << 8;
-    const size_t count = dti_dropout_planes(op);
-    for (size_t i = 0; i < count; i += 4) {
-        uint32_t bits[4][DT_LANES];
-        dti_philox_lanes(bits, run->seed, purpose, run->epoch, sample, (uint32_t)(i / 4));
-        for (size_t k = 0; k < 4 && i + k < count; ++k)
-            for (size_t lane = 0; lane < DT_LANES; ++lane)
-                mask[(i + k) * DT_LANES + lane] = dt_uniform(bits[k][lane]) < p ? 0.0f : keep;
-    }
-}
-
-static void dti_dropout_apply(const dti_op *op, const dti_pass *run, int g, const float *from, float *to) {
-    const float *restrict mask = (const float *)(const void *)dti_notes_of(op, g);
-    const size_t plane = ((const dti_dropout *)op->layer->own)->plane, planes = dti_dropout_planes(op);
-    if (to != from) memcpy(to, from, dti_group_floats(op->out) * sizeof *to);
-    for (size_t c = 0; c < planes && run->training; ++c) {
-        const float *restrict m = mask + c * DT_LANES; /* restrict: m stays in a register for the whole plane */
-        float *restrict v = to + c * plane * DT_LANES;
-        for (size_t i = 0; i < plane; ++i)
-            for (size_t lane = 0; lane < DT_LANES; ++lane) v[i * DT_LANES + lane] *= m[lane];
-    }
-}
-
-static void dti_dropout_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    for (int g = first; g < first + groups; ++g) {
-        if (run->training) dti_dropout_draw(op, run, g);
-        dti_dropout_apply(op, run, g, dti_x(op, g), dti_y(op, g));
-    }
-}
-
-/* y = x*m  =>  dx = dy*m */
-static void dti_dropout_backward(const dti_op *op, const dti_pass *run, int g) {
-    if (dti_dx(op, g)) dti_dropout_apply(op, run, g, dti_dy(op, g), dti_dx(op, g));
-}
-
-static const dti_layer_class dti_dropout_class = {
-    .name = "dropout", .own = sizeof(dti_dropout), .shape = dti_dropout_shape, .needs = dti_dropout_needs,
-    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
-}, dti_dropout2d_class = {
-    .name = "dropout2d", .own = sizeof(dti_dropout), .shape = dti_dropout2d_shape, .needs = dti_dropout_needs,
-    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
-};
-
-DT_API void dt_dropout(dt_net *net, float probability) { dti_append(net, &dti_dropout_class, NULL, &probability, -1); }
-DT_API void dt_dropout2d(dt_net *net, float probability) { dti_append(net, &dti_dropout2d_class, NULL, &probability, -1); }
-#endif
-
-/* ==== [S5.6] Linear ======================================================= */
-
-/* y[n,o] = b[o] + sum_i x[n,i] * w[o,i]; (C,H,W) is flattened to I = C*H*W inputs, [S4.2]
-   Parameters: name.weight (O,I), name.bias (O), both from U(-1/sqrt(I), +1/sqrt(I)). */
-#ifdef DTI_DECLARE
-DT_API void dt_linear(dt_net *net, const char *name, int out);
-#endif
-
-#ifdef DTI_IMPLEMENT
-static dt_err dti_fc_shape(dti_layer *l, const void *out) {
-    const int O = *(const int *)out, I = dti_inputs(l);
-    if (O < 1 || O > 1 << 20) return dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", l->name, O, 1 << 20);
-    l->out[0] = O;
-    l->out[1] = l->out[2] = 1;
-    const float bound = 1.0f / sqrtf((float)I);
-    dti_parameter(l, "weight", (dt_tensor){ NULL, 2, { O, I, 0, 0 } }, bound);
-    dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { O, 0, 0, 0 } }, bound);
-    return DT_OK;
-}
-
-static void dti_fc_needs(dti_op *op) { op->packed_floats = dti_linear_packed_floats(dti_inputs(op->layer), op->out[0]); }
-
-static double dti_fc_macs(const dti_layer *l) { return (double)l->out[0] * dti_inputs(l); }
-
-static void dti_fc_pack(const dti_op *op, const float *values) {
-    dti_linear_pack(dti_inputs(op->layer), op->out[0], values + op->layer->slot[0].offset, op->packed);
-}
-
-static void dti_fc_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    dti_linear_forward(dti_inputs(op->layer), op->out[0], groups, dti_x(op, first), op->x.stride, op->packed,
-                       dti_bias(op->layer, run->values), dti_y(op, first), op->y.stride);
-}
-
-/* y[o] += x[i]*w[o,i]  =>  dw[o,i] += x[i]*dy[o],  dx[i] += w[o,i]*dy[o];   y[o] += b[o]  =>  db[o] += dy[o] */
-static void dti_fc_backward(const dti_op *op, const dti_pass *run, int g) {
-    dti_linear_backward_weights(dti_inputs(op->layer), op->out[0], dti_x(op, g), dti_dy(op, g), run->group_grad,
-                                dti_bias_grad(op->layer, run->group_grad));
-}
-
-static void dti_fc_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
-    (void)run;
-    dti_linear_backward_data(dti_inputs(op->layer), op->out[0], groups, dti_dy(op, first), op->dy.stride, op->packed,
-                             dti_dx(op, first), dti_dx_lanes(op).stride);
-}
-
-static const dti_layer_class dti_fc_class = {
-    .name = "linear", .shape = dti_fc_shape, .needs = dti_fc_needs, .reads = DTI_READS_X, .whole_batch = true,
-    .macs = dti_fc_macs, .pack = dti_fc_pack, .forward = dti_fc_forward, .backward = dti_fc_backward,
-    .backward_data = dti_fc_backward_data
-};
-
-DT_API void dt_linear(dt_net *net, const char *name, int out) { dti_append(net, &dti_fc_class, name ? name : "", &out, -1); }
-#endif
-
-/* ==== [S5.7] Adding an earlier tensor ===================================== */
-
-/* y = x + x2, what makes a residual block (He, Zhang, Ren, Sun 2016): x is what stands here, x2 an earlier tensor of the
-   same shape. Its gradient goes to both. */
-#ifdef DTI_DECLARE
-DT_API void dt_add(dt_net *net, dt_node node);
-#endif
-
-#ifdef DTI_IMPLEMENT
-static dt_err dti_add_shape(dti_layer *l, const void *other) {
-    const int *in = l->in, *shape = other;
-    if (memcmp(in, shape, sizeof l->in) == 0) return DT_OK;
-    return dti_fail(DT_ESHAPE, "add: what stands here is %d x %d x %d, the other tensor %d x %d x %d", in[0], in[1], in[2],
-                    shape[0], shape[1], shape[2]);
-}
-
-static void dti_add_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const size_t n = dti_group_floats(op->out);
-    (void)run;
-    for (int g = first; g < first + groups; ++g) {
-        const float *x = dti_x(op, g), *x2 = dti_lanes_of(op->x2, g);
-        float *y = dti_y(op, g);
-        for (size_t i = 0; i < n; ++i) y[i] = x[i] + x2[i];
-    }
-}
-
-/* y = x + x2  =>  dx += dy,  dx2 += dy */
-static void dti_add_to(float *dx, const float *dy, size_t n, bool add) {
-    if (!dx || dx == dy) return;
-    if (!add) memcpy(dx, dy, n * sizeof *dx);
-    else for (size_t i = 0; i < n; ++i) dx[i] += dy[i];
-}
-
-static void dti_add_backward(const dti_op *op, const dti_pass *run, int g) {
-    const size_t n = dti_group_floats(op->out);
-    (void)run;
-    dti_add_to(dti_lanes_of(op->dx2, g), dti_dy(op, g), n, op->add_dx2);
-    dti_add_to(dti_dx(op, g), dti_dy(op, g), n, op->add_dx);
-}
-
-static const dti_layer_class dti_add_class = {
-    .name = "add", .shape = dti_add_shape, .in_place = true, .adds = true, .forward = dti_add_forward, .backward = dti_add_backward
-};
-
-DT_API void dt_add(dt_net *net, dt_node node) {
-    dti_list *list = dti_list_of(net);
-    if (!list || list->error != DT_OK) return;
-    if (node.tensor < 0 || node.tensor > list->layers)
-        dti_list_fail(list, dti_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
-    else dti_append(net, &dti_add_class, NULL, dti_tensor_shape(list, node.tensor), node.tensor);
-}
-#endif
-
-/* ==== [S5.8] Log-softmax and negative log-likelihood ======================= */
-
-/* The end of every net. For one image with logits z[k] and label t:
-     logp[k] = z[k] - max - log(sum_j exp(z[j] - max))       loss = -logp[t]
-     d loss / d z[k] = exp(logp[k]) - [k == t]
-   exp is our own, so that it has the same bits on every machine: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial
-   of degree 7 for exp(r), then n added to the exponent. */
-#ifdef DTI_IMPLEMENT
-#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA)
-DTI_INLINE float dti_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-#else
-DTI_INLINE float dti_fmaf(float a, float b, float c) { return a * b + c; }
-#endif
-
-DTI_INLINE float dti_exp(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x; /* both leave a NaN as it is */
-    const float magic = 0x1.8p23f;
-    float shifted = dti_fmaf(x, 0x1.715476p0f, magic), n = shifted - magic;
-    float r = dti_fmaf(n, -0x1.62e400p-1f, x);
-    r = dti_fmaf(n, -0x1.7f7d1cp-20f, r);
-    float p = 0x1.a01a02p-13f;
-    p = dti_fmaf(p, r, 0x1.6c16c2p-10f);
-    p = dti_fmaf(p, r, 0x1.111112p-7f);
-    p = dti_fmaf(p, r, 0x1.555556p-5f);
-    p = dti_fmaf(p, r, 0x1.555556p-3f);
-    p = dti_fmaf(p, r, 0.5f);
-    p = dti_fmaf(p, r, 1.0f);
-    p = dti_fmaf(p, r, 1.0f);
-    uint32_t bits, exponent;
-    memcpy(&bits, &p, 4);
-    memcpy(&exponent, &shifted, 4);
-    bits += exponent << 23; /* the low bits of shifted hold n */
-    memcpy(&p, &bits, 4);
-    return p;
-}
-
-/* logp [K][16] from logits [K][16]. */
-static void dti_log_softmax(int classes, const float *z, float *logp) {
-    float max[DT_LANES], sum[DT_LANES] = { 0 };
-    for (int l = 0; l < DT_LANES; ++l) max[l] = z[l];
-    for (int k = 1; k < classes; ++k)
-        for (int l = 0; l < DT_LANES; ++l) max[l] = z[k * DT_LANES + l] > max[l] ? z[k * DT_LANES + l] : max[l];
-    for (int k = 0; k < classes; ++k)
-        for (int l = 0; l < DT_LANES; ++l) sum[l] += dti_exp(z[k * DT_LANES + l] - max[l]);
-    for (int l = 0; l < DT_LANES; ++l) max[l] += logf(sum[l]);
-    for (int k = 0; k < classes; ++k)
-        for (int l = 0; l < DT_LANES; ++l) logp[k * DT_LANES + l] = z[k * DT_LANES + l] - max[l];
-}
-
-/* dz [K][16], overwritten: (exp(logp) - onehot) * scale; zero in the lanes from `count` on, which hold no image. */
-static void dti_nll_backward(int classes, const float *logp, const int *label, int count, float scale, float *dz) {
-    for (int k = 0; k < classes; ++k)
-        for (int l = 0; l < DT_LANES; ++l)
-            dz[k * DT_LANES + l] = l < count ? (dti_exp(logp[k * DT_LANES + l]) - (k == label[l] ? 1.0f : 0.0f)) * scale : 0.0f;
-}
-#endif
-
-/* ==== [S5.9] The arithmetic beneath ========================================
+/* ==== [E1.9] The arithmetic beneath ========================================
 
    All of this counts on IEEE 754: a sum keeps its order, NaN compares false, results round to
    nearest, and numbers below 2^-126 are not zero. Two things take that away. The compiler, told
@@ -4245,7 +7342,7 @@ DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, flo
     for (int i = 0; i < 3 * DT_LANES; ++i) z[i] = (float)(i / DT_LANES) * *ones;
     dti_log_softmax(3, z, z);
     for (int i = 0; i < 3 * DT_LANES; ++i)                      /* 2.4076059 = log(1 + e + e*e) */
-        if (!(fabsf(z[i] - ((float)(i / DT_LANES) - 2.4076059f)) < 1e-6f)) return "exp and log of [S5.8]";
+        if (!(fabsf(z[i] - ((float)(i / DT_LANES) - 2.4076059f)) < 1e-6f)) return "exp and log of [S7.1]";
     for (int i = 0; i < N; ++i) sum += ones[i], x[i] = (ones[i] + 0x1p-25f) - ones[i];
     for (int i = 0; i < N; ++i)
         if (sum != 0x1p24f || x[i] != 0.0f) return "a sum keeps its order";
@@ -4285,1787 +7382,89 @@ static uint64_t dti_arithmetic_hash(void) {
 }
 #endif
 
-/* ==== [S6] Nets =========================================================== */
+/* ==== [E2] Shared memory and waiting =======================================
 
-/* ==== [S6.1] A net from outside =========================================== */
+   Ranks of one host reduce through memory that all of them see, and often outnumber its cores. A rank that spins while
+   it waits holds the core that another one needs in order to arrive; one that sleeps is late by the time it takes to
+   wake. E2.2 chooses between the two, E2.3 carries the collectives out. */
 
-/* Building a net [S5.1] plans every buffer once, in one block each: parameters,
-   gradients, and everything that lives during a step. After dt_net_build
-   nothing is allocated until dt_net_free.
-
-   A step is dt_net_load (which images), dt_forward, dt_backward, and then an
-   optimizer [S7]. The loss is the mean negative log-likelihood over the global
-   batch, that is over the samples of all ranks; a rank's gradient is therefore
-   its share of the whole, and shares are summed (dt_average_gradients, [S10]). */
+/* ==== [E2.1] Cores ======================================================== */
 #ifdef DTI_DECLARE
-/* One step's images: rows of a data set [S9] that this rank holds. */
-typedef struct dt_batch {
-    const uint8_t *pixels;   /* (N,C,H,W), the whole data set */
-    const uint8_t *labels;   /* (N) */
-    const float *mean, *std; /* (C): x = (pixel/255 - mean) / std */
-    const uint32_t *index;   /* (count) rows of this rank's samples */
-    uint32_t count;          /* 0 is allowed: a rank without work in this step */
-    uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
-    uint32_t first;          /* position of index[0] in the epoch */
-    uint32_t epoch;          /* for dropout's random numbers */
-    int channels, height, width; /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
-    uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
-} dt_batch;
+/* dt_cores                                                            [E2.1]
+   Cores this process may run on: its affinity mask on Linux, so that taskset
+   and batch systems are believed, else the cores online. At least 1. A bound
+   on cpu time that a container sets by quota is not seen. */
+DT_API int dt_cores(void);
 
-typedef struct dt_build_desc {
-    int batch;               /* the most samples one dt_net_load brings, >= 1; whole lane groups are planned */
-    uint64_t seed;           /* for initial values and dropout */
-    bool float_sums;         /* add gradients as floats: faster, but the last bits depend on the order [S3.2] */
-    bool direct;             /* convolutions by their definition, never by Winograd's algorithm [S4.10]: slower, rounded less */
-} dt_build_desc;
-
-/* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
-typedef struct dt_score {
-    int64_t loss_fixed;      /* sum of the samples' losses in units of 2^-24, each rounded once */
-    int64_t correct, count;  /* samples whose largest logit is their label; samples */
-} dt_score;
-
-/* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for weights and
-   biases, fan_in = C*K*K or inputs. The last layer's outputs are the logits of out[0] classes. */
-DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc);
-/* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own; NULL on error. */
-DT_API dt_net *dt_net_clone(const dt_net *net);
-
-/* dt_net_load: packs the images into lanes and keeps the labels; the batch's arrays may go. DT_ESHAPE, DT_EARG or DT_EDATA
-   if it does not fit the net, and then there is nothing to run until a load succeeds. */
-DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
-DT_API void dt_net_training(dt_net *net, bool training);       /* true after build; false turns dropout off. A change
-                                                                  needs a dt_forward before the next dt_backward */
-DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite, or
-                                            this thread's processor not set to IEEE 754 (see [S5.9]) */
-DT_API dt_err dt_backward(dt_net *net);  /* gradients of this rank's share, overwritten; needs dt_forward before it.
-                                            DT_ENUMERIC names the tensor whose gradient is not finite or does not fit */
-
-/* During dt_backward, fn(user, offset, count) is called as soon as gradients offset..offset+count-1 hold this rank's
-   whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. With exact
-   sums the share is in int64 form until dt_backward returns. An error from fn ends dt_backward. */
-typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
-DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
-
-DT_API size_t dt_net_count(const dt_net *net);                 /* floats in the parameter vector */
-DT_API float *dt_net_values(dt_net *net);                      /* the parameter vector itself, in dt_param order */
-DT_API float *dt_net_gradients(dt_net *net);                   /* parallel to it */
-DT_API int dt_net_param_count(const dt_net *net);
-DT_API const dt_param *dt_net_param(const dt_net *net, int i); /* named views; NULL outside 0..count-1 */
-DT_API const dt_param *dt_net_find(const dt_net *net, const char *name); /* "conv1.weight"; NULL if there is none */
-DT_API uint64_t dt_net_hash(const dt_net *net);                /* 64-bit hash of the parameter vector's bits, on every machine */
-DT_API int dt_net_classes(const dt_net *net);
-DT_API size_t dt_net_bytes(const dt_net *net);                 /* memory the net holds */
-DT_API double dt_net_flops(const dt_net *net);                 /* useful flop of forward and backward for one sample */
-DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt_forward */
-/* logits and log-probabilities of sample i of the batch, after dt_forward; out has dt_net_classes() floats. DT_EARG if
-   there is no such sample */
-DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
-DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
-DT_API void dt_net_summary(const dt_net *net, char *text, size_t size); /* one line a layer: name, shape, parameters, flop */
-
-DT_API double dt_score_loss(const dt_score *score);            /* mean loss of a sample; 0 for none */
-DT_API double dt_score_accuracy(const dt_score *score);        /* fraction of samples that are right; 0 for none */
-DT_API void dt_score_add(dt_score *sum, const dt_score *more);
+/* The vector instructions that the kernels [E1.1] were compiled to: "AVX-512, 16 lanes a register". */
+DT_API const char *dt_kernel_name(void);
 #endif
 
 #ifdef DTI_IMPLEMENT
-enum { DTI_SCORE = 4 };      /* slots behind the gradient: score and stop wish travel with it */
-
-/* What one layer hands to the next. */
-typedef struct dti_tensor {
-    int shape[3];
-    int maker;               /* the op that makes it; -1: dt_net_load does */
-    int readers, last;       /* how often ops read it; the last op that does */
-    bool learns;             /* something before it is trained, so its gradient is wanted */
-    int kept;                /* what backward reads of it: DTI_READS_Y, DTI_READS_SIGN */
-    int place;               /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
-    dti_lanes value, grad;
-} dti_tensor;
-
-struct dt_net {
-    dti_list list;           /* what the builders made; must come first [S5.1] */
-    bool training;
-    bool loaded, forwarded, masked; /* there is a batch; its logits; and what dt_backward needs beside them */
-    int params, classes;
-    dt_param *param;
-    char (*param_name)[DTI_NAME + 32];
-    size_t count, trained;   /* floats in the parameter vector; of them, trained ones, which come first */
-    dt_build_desc desc;
-    int max_groups, groups;  /* lane groups planned for, and in this batch */
-    dt_batch batch;
-    float *values, *grad;    /* [count] */
-    int64_t *fixed;          /* [count + DTI_SCORE] exact sums of the gradient, then the score */
-    float *group_grad, *scratch, *logp;
-    uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
-    int *label;              /* [max_groups][16] */
-    dt_score score;
-    dt_gradient_fn *on_gradient;
-    void *on_gradient_user;
-    int ops;
-    dti_op op[DTI_MAX_LAYERS];
-    dti_tensor tensor[DTI_MAX_LAYERS + 1];
-    void *block;             /* all of the buffers above */
-    size_t bytes;
-    double *layer_seconds;   /* [layers][2] forward, backward; NULL unless dt_net_profile asked */
-};
-
-static const int *dti_image_shape(const dt_net *net) { return net->list.input; }
-static dti_tensor *dti_logits(dt_net *net) { return &net->tensor[net->op[net->ops - 1].made]; }
-
-/* DT_OK if a net can be run: there is one, its builders have met no error, and it is built. */
-static dt_err dti_ready(const char *who, const dt_net *net) {
-    if (!net) return dti_fail(DT_EARG, "%s: net must not be NULL", who);
-    if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
-    return net->list.closed ? DT_OK : dti_fail(DT_EARG, "%s: dt_net_build comes first", who);
-}
-
-DT_API dt_net *dt_net_new(int channels, int height, int width) {
-    dt_net *net = dti_alloc(sizeof *net);
-    if (!net) return NULL;
-    const int shape[3] = { channels, height, width };
-    memcpy(net->list.input, shape, sizeof shape);
-    net->training = true;
-    if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 || width > 65536 || !dti_fits_image(shape))
-        dti_list_fail(&net->list, dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels, height, width));
-    return net;
-}
-
-DT_API void dt_net_free(dt_net *net) {
-    if (!net) return;
-    for (int i = 0; i < net->list.layers; ++i) dti_release(net->list.layer[i].own);
-    dti_release(net->block);
-    dti_release(net->param);
-    dti_release(net->layer_seconds);
-    dti_release(net);
-}
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
 #endif
 
-/* ==== [S6.2] Fused layers ================================================= */
-
-/* The plan begins as the list: an op for each layer. Then neighbours that fit a pattern become one op, where that saves
-   work. The list stays as the user wrote it. */
-#ifdef DTI_IMPLEMENT
-
-/* A 2x2 max-pool behind a convolution: done while the convolution's outputs are still in registers [S4.8], and with it the
-   ReLU behind the pool. The convolution's own map is never written. */
-static void dti_conv_pooled_needs(dti_op *op) {
-    dti_conv2d_needs(op);
-    op->notes_bytes = dti_group_floats(op->out); /* the place of each maximum */
+/* The text after "name :" in a file like /proc/cpuinfo. False if there is none. */
+static bool dti_proc_line(const char *path, const char *name, char *out, size_t n) {
+    FILE *f = fopen(path, "r");
+    char line[1024];
+    bool found = false;
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, name, strlen(name)) != 0) continue;
+        const char *text = colon + 1 + strspn(colon + 1, " \t");
+        snprintf(out, n, "%.*s", (int)strcspn(text, "\n"), text);
+        found = true;
+    }
+    if (f) fclose(f);
+    return found;
 }
 
-static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    dti_conv2d_run(op, run, first, groups, true);
-}
-
-static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
-    float *dy = dti_lanes_of(op->dy, g); /* this op's alone to read, so the mask is applied where it lies */
-    dti_relu_gradient(dti_y(op, g), dy, dy, dti_group_floats(op->out));
-    dti_conv2d_backward(op, run, g);
-}
-
-static const dti_layer_class dti_conv_pooled_class = {
-    .name = "conv2d, maxpool2d", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X, .pack = dti_conv2d_pack,
-    .forward = dti_conv2d_forward, .backward = dti_conv2d_backward, .backward_data = dti_conv2d_backward_data
-}, dti_conv_rectified_class = {
-    .name = "conv2d, maxpool2d, relu", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X | DTI_READS_SIGN,
-    .pack = dti_conv2d_pack, .forward = dti_conv_rectified_forward, .backward = dti_conv_rectified_backward,
-    .backward_data = dti_conv2d_backward_data
-};
-
-static bool dti_pools_by_two(const dti_op *a, const dti_op *b) {
-    (void)a;
-    return *(const int *)b->layer->own == 2;
-}
-
-/* Each pattern: an op of class `first`, and behind it one of class `second` that alone reads its tensor. They become one op
-   of class `both`; or, where that is NULL, they change places. */
-static const struct dti_pattern {
-    const dti_layer_class *first, *second, *both;
-    bool (*fits)(const dti_op *first, const dti_op *second); /* NULL: always */
-} dti_patterns[] = {
-    /* max(relu(x)) = relu(max(x)), values and gradients: behind a pool a ReLU has a fraction of the work, and the pool can
-       be done by the convolution before both */
-    { &dti_relu_class, &dti_maxpool2d_class, NULL, NULL },
-    { &dti_conv2d_class, &dti_maxpool2d_class, &dti_conv_pooled_class, dti_pools_by_two },
-    { &dti_conv_pooled_class, &dti_relu_class, &dti_conv_rectified_class, NULL },
-};
-
-/* x -> first -> t -> second -> y becomes x -> second -> t -> first -> y. */
-static void dti_swap_ops(dt_net *net, int i) {
-    dti_op *a = &net->op[i], *b = &net->op[i + 1], first = *a;
-    *a = *b;
-    *b = first;
-    a->tensor = b->tensor;
-    b->tensor = b->made; /* t */
-    b->made = a->made;   /* y */
-    a->made = b->tensor;
-    memcpy(a->in, b->in, sizeof a->in);
-    memcpy(b->in, a->out, sizeof b->in);
-    memcpy(b->out, a->out, sizeof b->out);
-}
-
-static void dti_merge_ops(dt_net *net, int i, const dti_layer_class *class) {
-    dti_op *a = &net->op[i], *b = &net->op[i + 1];
-    a->class = class;
-    a->layers += b->layers;
-    a->made = b->made;
-    memcpy(a->out, b->out, sizeof a->out);
-    --net->ops;
-    memmove(b, b + 1, (size_t)(net->ops - i - 1) * sizeof *b);
-}
-
-static bool dti_alone_reads(const dt_net *net, int op, int tensor) {
-    bool alone = net->op[op].tensor == tensor;
-    for (int i = 0; i < net->ops; ++i) alone = alone && (i == op || net->op[i].tensor != tensor) && net->op[i].tensor2 != tensor;
-    return alone;
-}
-
-static bool dti_fuse_one(dt_net *net) { /* false: no pattern fits any more */
-    for (size_t k = 0; k < sizeof dti_patterns / sizeof *dti_patterns; ++k)
-        for (int i = 0; i + 1 < net->ops; ++i) {
-            const struct dti_pattern *p = &dti_patterns[k];
-            const dti_op *a = &net->op[i], *b = a + 1;
-            if (a->class != p->first || b->class != p->second || !dti_alone_reads(net, i + 1, a->made)) continue;
-            if (p->fits && !p->fits(a, b)) continue;
-            if (p->both) dti_merge_ops(net, i, p->both);
-            else dti_swap_ops(net, i);
-            return true;
+/* /proc rather than sched_getaffinity, which the headers hide without _GNU_SOURCE. */
+DT_API int dt_cores(void) {
+    char mask[1024];
+    int cores = 0;
+    if (dti_proc_line("/proc/self/status", "Cpus_allowed:", mask, sizeof mask))
+        for (const char *s = mask; *s; ++s) {
+            const int digit = *s >= '0' && *s <= '9' ? *s - '0' : *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 0;
+            cores += (digit & 1) + (digit >> 1 & 1) + (digit >> 2 & 1) + (digit >> 3);
         }
-    return false;
-}
+#if defined(_SC_NPROCESSORS_ONLN)
+    if (cores < 1) cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
 #endif
-
-/* ==== [S6.3] The plan ===================================================== */
-
-/* Four passes: which ops there are, who reads which tensor, what is run over all lane groups at once, and where everything
-   lies. A buffer lives from the op that writes it to the last one that reads it, backward's included; two whose lives do
-   not meet may lie in the same memory. Time is counted in ops: forward 0 .. n-1, the loss n, backward n+1 .. 2n. */
-#ifdef DTI_IMPLEMENT
-static void dti_plan_ops(dt_net *net) {
-    net->ops = net->list.layers;
-    for (int i = 0; i < net->ops; ++i) {
-        const dti_layer *l = &net->list.layer[i];
-        dti_op *op = &net->op[i];
-        *op = (dti_op){ .class = l->class, .layer = l, .layers = 1, .tensor = l->x, .tensor2 = l->with, .made = i + 1 };
-        memcpy(op->in, l->in, sizeof op->in);
-        memcpy(op->out, l->out, sizeof op->out);
-    }
-    while (dti_fuse_one(net)) {}
-    for (int i = 0; i < net->ops; ++i) {
-        dti_op *op = &net->op[i];
-        op->whole_batch = op->class->whole_batch;
-        op->direct = net->desc.direct;
-        if (op->class->needs) op->class->needs(op);
-    }
+    return cores < 1 ? 1 : cores;
 }
-
-static void dti_note_reader(dt_net *net, int op, int tensor) {
-    dti_tensor *t = &net->tensor[tensor];
-    ++t->readers;
-    t->last = op;
-    if (net->op[op].class->reads & DTI_READS_X) t->kept |= DTI_READS_Y;
-}
-
-/* In place: y is written over x. Not where x has another reader, nor where backward needs x as it was. */
-static bool dti_may_overwrite(const dt_net *net, const dti_op *op) {
-    const dti_tensor *x = &net->tensor[op->tensor];
-    const bool needed = x->kept & DTI_READS_Y || (x->kept & DTI_READS_SIGN && !op->class->keeps_sign);
-    return op->class->in_place && x->readers == 1 && !needed;
-}
-
-static void dti_plan_tensors(dt_net *net) {
-    memset(net->tensor, 0, sizeof net->tensor);
-    memcpy(net->tensor[0].shape, net->list.input, sizeof net->list.input);
-    net->tensor[0].maker = -1;
-    for (int i = 0; i < net->ops; ++i) {
-        const dti_op *op = &net->op[i];
-        dti_tensor *y = &net->tensor[op->made];
-        memcpy(y->shape, op->out, sizeof y->shape);
-        y->maker = i;
-        y->kept |= op->class->reads & (DTI_READS_Y | DTI_READS_SIGN);
-        y->learns = op->layer->params > 0 || net->tensor[op->tensor].learns || (op->tensor2 >= 0 && net->tensor[op->tensor2].learns);
-        dti_note_reader(net, i, op->tensor);
-        if (op->tensor2 >= 0) dti_note_reader(net, i, op->tensor2);
-    }
-    net->tensor[net->op[net->ops - 1].made].kept |= DTI_READS_Y; /* logits are looked at after the step */
-    for (int i = 0; i < net->ops; ++i) {
-        const dti_op *op = &net->op[i];
-        dti_tensor *x = &net->tensor[op->tensor], *y = &net->tensor[op->made];
-        y->place = op->made;
-        if (!dti_may_overwrite(net, op)) continue;
-        y->place = x->place;
-        y->kept |= x->kept; /* and is not overwritten for x's sake either */
-    }
-}
-
-/* Which ops see all lane groups at once, and the stretches of neighbours that are driven alike. An op that may lie in place
-   does what it does to each number by itself, so it follows the op before it. */
-static void dti_plan_stretches(dt_net *net) {
-    bool whole = false;
-    for (int i = 0; i < net->ops; ++i) {
-        const dti_layer_class *class = net->op[i].class;
-        whole = net->op[i].whole_batch || (whole && class->in_place);
-        net->op[i].whole_batch = whole;
-    }
-    for (int begin = 0, end; begin < net->ops; begin = end) {
-        end = begin + 1;
-        while (end < net->ops && net->op[end].whole_batch == net->op[begin].whole_batch) ++end;
-        for (int i = begin; i < end; ++i) net->op[i].begin = begin, net->op[i].end = end;
-    }
-}
-
-/* From when to when a buffer is needed. If all that happens to it happens in one pass over a stretch, group by group, one
-   group's floats are enough, and the times of the ops themselves count; else it holds every group (wide), and it lives from
-   the begin of the first stretch to the end of the last. */
-typedef struct dti_life {
-    bool used, wide;
-    int from, to, wide_from, wide_to;
-} dti_life;
-
-static void dti_lives_from_to(dti_life *life, int from, int to, int wide_from, int wide_to) {
-    if (!life->used) *life = (dti_life){ true, life->wide, from, to, wide_from, wide_to };
-    life->wide = life->wide || wide_from != life->wide_from || wide_to != life->wide_to;
-    life->from = from < life->from ? from : life->from;
-    life->to = to > life->to ? to : life->to;
-    life->wide_from = wide_from < life->wide_from ? wide_from : life->wide_from;
-    life->wide_to = wide_to > life->wide_to ? wide_to : life->wide_to;
-}
-
-static void dti_lives_at(dti_life *life, const dt_net *net, int i, bool backward) {
-    const dti_op *op = &net->op[i];
-    const int n = net->ops, at = backward ? 2 * n - i : i;
-    dti_lives_from_to(life, at, at, backward ? 2 * n - op->end + 1 : op->begin, backward ? 2 * n - op->begin : op->end - 1);
-    life->wide = life->wide || op->whole_batch;
-}
-
-typedef struct dti_room { /* of the memory that buffers share */
-    int from, to;
-    size_t at, bytes;
-} dti_room;
-
-typedef struct dti_rooms { char *base; int count; size_t bytes; dti_room room[3 * DTI_MAX_LAYERS + 2]; } dti_rooms;
-
-/* The lowest place that no buffer with a life in common takes. */
-static dti_lanes dti_find_room(dti_rooms *all, const dti_life *life, size_t floats, int groups) {
-    dti_room p = { life->wide ? life->wide_from : life->from, life->wide ? life->wide_to : life->to, 0,
-                    dti_times(dti_times(life->wide ? (size_t)groups : 1, floats), sizeof(float)) };
-    if (!life->used) return (dti_lanes){ NULL, 0 };
-    for (int k = 0; k < all->count;) {
-        const dti_room *other = &all->room[k++];
-        if (other->from > p.to || p.from > other->to || other->at >= dti_plus(p.at, p.bytes) || p.at >= dti_plus(other->at, other->bytes)) continue;
-        p.at = dti_plus(other->at, other->bytes);
-        k = 0; /* the earlier ones again, from the new place */
-    }
-    all->room[all->count++] = p;
-    if (dti_plus(p.at, p.bytes) > all->bytes) all->bytes = dti_plus(p.at, p.bytes);
-    return (dti_lanes){ all->base ? (float *)(void *)(all->base + p.at) : NULL, life->wide ? floats : 0 };
-}
-
-static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad) {
-    const int n = net->ops, logits = net->op[n - 1].made;
-    dti_lives_from_to(&value[0], -1, -1, -1, -1); /* dt_net_load fills all groups */
-    for (int i = 0; i < n; ++i) {
-        const dti_op *op = &net->op[i];
-        const int x = net->tensor[op->tensor].place, y = net->tensor[op->made].place;
-        const int x2 = op->tensor2 >= 0 ? net->tensor[op->tensor2].place : x;
-        dti_lives_at(&value[x], net, i, false);
-        dti_lives_at(&value[x2], net, i, false);
-        dti_lives_at(&value[y], net, i, false);
-        if (!net->tensor[op->made].learns) continue; /* it has no backward pass */
-        if (op->class->reads & DTI_READS_X) dti_lives_at(&value[x], net, i, true);
-        if (op->class->reads & ~DTI_READS_X) dti_lives_at(&value[y], net, i, true);
-        dti_lives_at(&grad[y], net, i, true);
-        if (net->tensor[op->tensor].learns) dti_lives_at(&grad[x], net, i, true);
-        if (op->tensor2 >= 0 && net->tensor[op->tensor2].learns) dti_lives_at(&grad[x2], net, i, true);
-    }
-    dti_lives_from_to(&value[net->tensor[logits].place], 2 * n, 2 * n, 2 * n, 2 * n); /* looked at after the step */
-    dti_lives_from_to(&grad[net->tensor[logits].place], n, n, n, n);                  /* the loss writes it */
-}
-
-static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
-    static const dti_lanes none = { NULL, 0 };
-    dti_life value[DTI_MAX_LAYERS + 1] = { { false } }, grad[DTI_MAX_LAYERS + 1] = { { false } };
-    dti_rooms all = { .base = base };
-    bool written[DTI_MAX_LAYERS + 1] = { false };
-    dti_lives_of_ops(net, value, grad);
-    for (int i = 0; i <= net->list.layers; ++i) {
-        dti_tensor *t = &net->tensor[i];
-        const size_t floats = dti_group_floats(t->shape);
-        t->value = t->place == i ? dti_find_room(&all, &value[i], floats, net->max_groups) : net->tensor[t->place].value;
-        t->grad = t->place == i ? dti_find_room(&all, &grad[i], floats, net->max_groups) : net->tensor[t->place].grad;
-    }
-    for (int i = net->ops - 1; i >= 0; --i) { /* backward's order: who writes a gradient first, and who adds to it */
-        dti_op *op = &net->op[i];
-        const dti_tensor *x = &net->tensor[op->tensor], *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
-        dti_life once = { false };
-        op->x = x->value, op->y = net->tensor[op->made].value, op->dy = net->tensor[op->made].grad;
-        op->dx = x->learns ? x->grad : none;
-        op->x2 = x2 ? x2->value : none;
-        op->dx2 = x2 && x2->learns ? x2->grad : none;
-        if (x2) op->add_dx2 = written[op->tensor2], written[op->tensor2] = true;
-        op->add_dx = written[op->tensor] && x->learns;
-        written[op->tensor] = true;
-        dti_lives_at(&once, net, i, true);
-        if (op->add_dx && !op->class->adds) op->spare = dti_find_room(&all, &once, dti_group_floats(x->shape), net->max_groups);
-    }
-    return all.bytes;
-}
-
-/* The next piece of a block, 64-byte aligned: for so many groups so many things of that size. */
-static void *dti_take(char *base, size_t *used, size_t groups, size_t count, size_t size) {
-    void *piece = base ? base + *used : NULL;
-    *used = dti_round_up(dti_plus(*used, dti_times(dti_times(groups, count), size)), 64);
-    return piece;
-}
-
-/* Hands out addresses. Run twice: once from zero, which tells the size, once from the block of that size. */
-static size_t dti_plan_memory(dt_net *net, char *base) {
-    const size_t G = (size_t)net->max_groups, f = sizeof(float);
-    size_t used = 0, largest = 0, scratch = 0;
-    for (int i = 0; i < net->ops; ++i) {
-        if (net->op[i].layer->params > largest) largest = net->op[i].layer->params;
-        if (net->op[i].scratch_floats > scratch) scratch = net->op[i].scratch_floats;
-    }
-    net->values = dti_take(base, &used, 1, net->count, f);
-    net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
-    net->fixed = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), sizeof(int64_t));
-    net->group_grad = dti_take(base, &used, 1, largest, f);
-    net->scratch = dti_take(base, &used, 1, scratch, f);
-    net->sample = dti_take(base, &used, G, DT_LANES, sizeof(uint32_t));
-    net->label = dti_take(base, &used, G, DT_LANES, sizeof(int));
-    net->logp = dti_take(base, &used, G, (size_t)net->classes * DT_LANES, f);
-    for (int i = 0; i < net->ops; ++i) {
-        dti_op *op = &net->op[i];
-        op->notes = dti_take(base, &used, G, op->notes_bytes, 1);
-        op->packed = dti_take(base, &used, 1, op->packed_floats, f);
-    }
-    return dti_plus(used, dti_plan_tensors_memory(net, base ? base + used : NULL));
-}
-#endif
-
-/* ==== [S6.4] Building ===================================================== */
-#ifdef DTI_IMPLEMENT
-/* Trained parameters in the order of the list, and behind all of them what is only saved. */
-static void dti_plan_parameters(dt_net *net) {
-    net->count = 0;
-    for (int trained = 1; trained >= 0; --trained) {
-        for (int i = 0; i < net->list.layers; ++i)
-            for (dti_slot *s = net->list.layer[i].slot, *end = s + net->list.layer[i].slots; s < end; ++s) {
-                if (s->trained != trained) continue;
-                s->offset = net->count;
-                net->count = dti_plus(net->count, dt_tensor_count(&s->shape));
-            }
-        if (trained) net->trained = net->count;
-    }
-}
-
-static void dti_name_parameters(dt_net *net) {
-    for (int i = 0; i < net->list.layers; ++i) {
-        const dti_layer *l = &net->list.layer[i];
-        for (int k = 0; k < l->slots; ++k) {
-            const dti_slot *s = &l->slot[k];
-            dt_param *p = &net->param[net->params];
-            snprintf(net->param_name[net->params], sizeof *net->param_name, "%s.%s", l->name, s->suffix);
-            *p = (dt_param){ .name = net->param_name[net->params], .value = s->shape, .grad = s->shape, .offset = s->offset, .trained = s->trained };
-            p->value.data = net->values + s->offset;
-            p->grad.data = net->grad + s->offset;
-            ++net->params;
-        }
-    }
-}
-
-/* Number k of the layer's parameters is made from number k of its random stream; streams count the layers that have any. */
-static void dti_initialise(dt_net *net) {
-    uint32_t stream = 0;
-    for (int i = 0; i < net->list.layers; ++i) {
-        const dti_layer *l = &net->list.layer[i];
-        uint32_t k = 0;
-        for (const dti_slot *s = l->slot; s < l->slot + l->slots; ++s)
-            for (size_t n = dt_tensor_count(&s->shape), at = 0; at < n; ++at, ++k) {
-                const dt_philox_block r = dt_philox(net->desc.seed, DT_RNG_INIT, 0, stream, k / 4);
-                net->values[s->offset + at] = s->value + (2.0f * dt_uniform(r.v[k % 4]) - 1.0f) * s->bound;
-            }
-        stream += l->slots > 0;
-    }
-}
-
-static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
-    if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
-    if (net->list.closed) return dti_fail(DT_EARG, "net: built already");
-    if (!desc) return dti_fail(DT_EARG, "dt_net_build: desc must not be NULL");
-    if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
-    if (net->list.layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
-    const int *out = dti_tensor_shape(&net->list, net->list.layers);
-    if (out[1] != 1 || out[2] != 1)
-        return dti_fail(DT_ESHAPE, "net: the last layer gives %d x %d x %d; it must give one number a class (end in dt_linear)",
-                        out[0], out[1], out[2]);
-    for (int i = 1; i < net->list.layers; ++i) {
-        bool read = false;
-        for (int k = i; k < net->list.layers; ++k) read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
-        if (!read) return dti_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes", net->list.layer[i - 1].name, i - 1);
-    }
-    return DT_OK;
-}
-
-DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
-    if (!net) return dti_fail(DT_ENOMEM, "net: no memory for the net itself");
-    DT_TRY(dti_build_check(net, desc));
-    DT_TRY(dti_check_arithmetic());
-    net->desc = *desc;
-    net->classes = dti_tensor_shape(&net->list, net->list.layers)[0];
-    net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
-    dti_plan_parameters(net);
-    if (net->trained == 0) return dti_fail(DT_EARG, "net: it has no parameters");
-    dti_plan_ops(net);
-    dti_plan_tensors(net);
-    dti_plan_stretches(net);
-    net->bytes = dti_plan_memory(net, NULL);
-    const size_t names = DTI_SLOTS * (size_t)net->list.layers;
-    if (!net->param) net->param = dti_alloc_many(names, sizeof(dt_param) + sizeof *net->param_name);
-    if (!net->param || !(net->block = dti_alloc(net->bytes))) return DT_ENOMEM; /* may be tried again */
-    net->param_name = (char (*)[sizeof *net->param_name])(void *)(net->param + names);
-    dti_plan_memory(net, net->block);
-    dti_name_parameters(net);
-    dti_initialise(net);
-    net->list.closed = true;
-    return DT_OK;
-}
-
-DT_API dt_net *dt_net_clone(const dt_net *net) {
-    if (dti_ready(__func__, net) != DT_OK) return NULL;
-    dt_net *twin = dti_alloc(sizeof *twin);
-    if (!twin) return NULL;
-    twin->list = net->list;
-    twin->list.closed = false;
-    twin->training = net->training;
-    bool good = true;
-    for (int i = 0; i < twin->list.layers; ++i) {
-        dti_layer *l = &twin->list.layer[i];
-        const size_t own = l->class->own;
-        if (own) good = (l->own = dti_alloc(own)) && good;
-        if (l->own) memcpy(l->own, net->list.layer[i].own, own);
-    }
-    if (!good || dt_net_build(twin, &net->desc) != DT_OK) { dt_net_free(twin); return NULL; }
-    memcpy(twin->values, net->values, net->count * sizeof(float));
-    return twin;
-}
-#endif
-
-/* ==== [S6.5] Running ====================================================== */
-
-/* Sixteen images (one lane group) pass through all layers while their
-   activations are still in the cache; then the next sixteen. Layers that gain
-   from seeing all groups at once (linear: a weight is read once for several
-   groups) ask for the whole batch, and the plan is cut into stretches of the
-   one kind and of the other. Backward takes the stretches in reverse.
-
-   After a layer's backward on one lane group, that group's share of the weight
-   gradient is added to the exact sums [S3.2] (or to the float gradient). The
-   share of a group does not depend on which other groups this rank holds. */
-#ifdef DTI_IMPLEMENT
-DT_API void dt_net_training(dt_net *net, bool training) {
-    DTI_NEED(net, "net", );
-    if (net->training != training) net->masked = false;
-    net->training = training;
-}
-
-/* Images of that shape, one mean and deviation a channel. */
-static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height, int width, const float *mean, const float *std) {
-    const int *in = dti_image_shape(net);
-    if (channels != in[0] || height != in[1] || width != in[2])
-        return dti_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name, channels, height, width, in[0], in[1], in[2]);
-    for (int c = 0; c < channels; ++c)
-        if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
-            return dti_fail(DT_EARG, "%s: channel %d has the mean %g and the standard deviation %g; needs numbers, the second above 0", name, c,
-                            (double)mean[c], (double)std[c]);
-    return DT_OK;
-}
-
-static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
-    const int *in = dti_image_shape(net);
-    const bool told = batch->channels || batch->height || batch->width;
-    if (batch->count && !(batch->pixels && batch->labels && batch->mean && batch->std && batch->index))
-        return dti_fail(DT_EARG, "net: of a batch of %u samples, pixels, labels, mean, std and index must not be NULL", (unsigned)batch->count);
-    if (batch->count > (uint32_t)net->max_groups * DT_LANES)
-        return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count, net->max_groups * DT_LANES);
-    if (batch->global_count < batch->count || batch->global_count < 1)
-        return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch", (unsigned)batch->count, (unsigned)batch->global_count);
-    for (uint32_t i = 0; i < batch->count; ++i)
-        if (batch->rows && batch->index[i] >= batch->rows)
-            return dti_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i, (unsigned)batch->index[i], (unsigned)batch->rows);
-    if (batch->count == 0) return DT_OK;
-    return dti_check_images(net, "the batch", told ? batch->channels : in[0], told ? batch->height : in[1], told ? batch->width : in[2],
-                            batch->mean, batch->std);
-}
-
-/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
-   each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
-#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
-typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
-
-DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
-    dti_sixteen u[DT_LANES];
-    for (int round = 0; round < 4; ++round) {
-        for (int k = 0; k < 8; ++k) {
-            u[2 * k] = __builtin_shufflevector(t[k], t[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            u[2 * k + 1] = __builtin_shufflevector(t[k], t[k + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-        }
-        memcpy(t, u, sizeof u);
-    }
-}
-#endif
-
-static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a, float b, float *restrict out) {
-    size_t i = 0;
-#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
-    for (; i + DT_LANES <= n; i += DT_LANES) {
-        dti_sixteen t[DT_LANES];
-        for (int l = 0; l < DT_LANES; ++l) memcpy(&t[l], row[l] + offset + i, sizeof t[l]);
-        dti_transpose_bytes(t);
-        for (size_t k = 0; k < DT_LANES; ++k)
-            for (int l = 0; l < DT_LANES; ++l) out[(i + k) * DT_LANES + (size_t)l] = dti_fmaf((float)t[k][l], a, b);
-    }
-#endif
-    for (; i < n; ++i)
-        for (int l = 0; l < DT_LANES; ++l) out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
-}
-
-/* One lane group's bytes become sixteen lanes: x = pixel * a + b, with a = 1/(255 std), b = -mean/std. Lanes
-   without an image hold zeros. */
-static void dti_load_lanes(dt_net *net, int g) {
-    const dt_batch *batch = &net->batch;
-    const int *shape = dti_image_shape(net);
-    const size_t plane = (size_t)shape[1] * (size_t)shape[2], image = dti_volume(shape);
-    float *out = dti_lanes_of(net->tensor[0].value, g);
-    const uint8_t *row[DT_LANES];
-    int lanes = (int)dti_min_u32(DT_LANES, batch->count - (uint32_t)g * DT_LANES);
-    for (int l = 0; l < DT_LANES; ++l) /* the empty lanes read lane 0's image and are cleared below */
-        row[l] = batch->pixels + (size_t)batch->index[g * DT_LANES + (l < lanes ? l : 0)] * image;
-    for (int c = 0; c < shape[0]; ++c) {
-        const float a = 1.0f / (255.0f * batch->std[c]), b = -batch->mean[c] / batch->std[c];
-        dti_pack_lanes(row, plane, (size_t)c * plane, a, b, out + (size_t)c * plane * DT_LANES);
-    }
-    if (lanes < DT_LANES)
-        for (size_t i = 0; i < image; ++i) memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
-}
-
-DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
-    DT_TRY(dti_ready(__func__, net));
-    net->loaded = net->forwarded = net->masked = false;
-    DTI_NEED(batch, "batch", DT_EARG);
-    DT_TRY(dti_check_batch(net, batch));
-    net->batch = *batch;
-    net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
-    for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
-        net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
-        net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
-        if (net->label[i] >= net->classes)
-            return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes", (unsigned)net->sample[i],
-                            net->label[i], net->classes);
-    }
-    for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
-    net->loaded = true;
-    return DT_OK;
-}
-
-/* Adds what an op took to its first layer's seconds; every layer's, if a profile was asked for. */
-static void dti_took(const dt_net *net, const dti_op *op, int way, double start) {
-    if (net->layer_seconds) net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
-}
-
-static dti_pass dti_pass_of(const dt_net *net) {
-    return (dti_pass){ .training = net->training, .seed = net->desc.seed, .epoch = net->batch.epoch, .sample = net->sample,
-                      .values = net->values, .group_grad = net->group_grad, .scratch = net->scratch };
-}
-
-/* The error of a loss that is no number: with the first parameter that is none, where the fault lies with one. */
-static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
-    for (int i = 0; i < net->params; ++i)
-        for (size_t k = 0; k < dt_tensor_count(&net->param[i].value); ++k)
-            if (!(fabsf(net->param[i].value.data[k]) <= FLT_MAX))
-                return dti_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g", (unsigned)sample, (double)loss, net->param[i].name, k,
-                                (double)net->param[i].value.data[k]);
-    return dti_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
-}
-
-/* Loss and score of one lane group from its logits. */
-static dt_err dti_score_group(dt_net *net, int g) {
-    const int classes = net->classes, *label = net->label + g * DT_LANES;
-    const float *z = dti_lanes_of(dti_logits(net)->value, g);
-    float *logp = net->logp + (size_t)g * (size_t)classes * DT_LANES;
-    int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
-    dti_log_softmax(classes, z, logp);
-    for (int l = 0; l < lanes; ++l) {
-        float loss = -logp[label[l] * DT_LANES + l];
-        int best = 0;
-        for (int k = 1; k < classes; ++k) best = z[k * DT_LANES + l] > z[best * DT_LANES + l] ? k : best;
-        if (!(loss < 0x1p20f)) return dti_bad_loss(net, net->sample[g * DT_LANES + l], loss);
-        net->score.loss_fixed += (int64_t)((double)loss * 0x1p24 + 0.5);
-        net->score.correct += best == label[l];
-    }
-    net->score.count += lanes;
-    return DT_OK;
-}
-
-/* One stretch of ops over groups [g, g+n). */
-static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begin, int end, int g, int n) {
-    for (const dti_op *op = net->op + begin; op < net->op + end; ++op) {
-        const double start = net->layer_seconds ? dt_now() : 0.0;
-        op->class->forward(op, run, g, n);
-        dti_took(net, op, 0, start);
-    }
-}
-
-DT_API dt_err dt_forward(dt_net *net) {
-    DT_TRY(dti_ready(__func__, net));
-    if (!net->loaded) return dti_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
-    net->forwarded = net->masked = false;
-    DT_TRY(dti_check_thread());
-    dti_pass run = dti_pass_of(net);
-    net->score = (dt_score){ 0, 0, 0 };
-    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
-        if (op->class->pack) op->class->pack(op, net->values);
-    for (int begin = 0, end; begin < net->ops; begin = end) {
-        end = net->op[begin].end;
-        const int n = net->op[begin].whole_batch ? net->groups : 1; /* groups at once */
-        for (int g = 0; g < net->groups; g += n) dti_forward_stretch(net, &run, begin, end, g, n);
-    }
-    for (int g = 0; g < net->groups; ++g) DT_TRY(dti_score_group(net, g));
-    net->forwarded = net->masked = true;
-    return DT_OK;
-}
-
-static dt_err dti_bad_gradient(const dt_net *net, size_t at, float value) {
-    for (int i = 0; i < net->params; ++i) {
-        const dt_param *p = &net->param[i];
-        if (at >= p->offset && at < p->offset + dt_tensor_count(&p->value))
-            return dti_fail(DT_ENUMERIC, "gradient of %s[%zu] is %g, which an exact sum cannot hold", p->name, at - p->offset, (double)value);
-    }
-    return dti_fail(DT_ENUMERIC, "gradient [%zu] is %g", at, (double)value);
-}
-
-/* Adds one lane group's share of one layer's parameter gradient. */
-static dt_err dti_add_gradient(dt_net *net, const dti_layer *l, float limit) {
-    const size_t offset = l->slot[0].offset;
-    if (net->desc.float_sums) {
-        float *grad = net->grad + offset;
-        for (size_t k = 0; k < l->params; ++k) grad[k] += net->group_grad[k];
-        return DT_OK;
-    }
-    size_t at = dt_fixed_add(net->fixed + offset, net->group_grad, l->params, limit);
-    return at == l->params ? DT_OK : dti_bad_gradient(net, offset + at, net->group_grad[at]);
-}
-
-DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
-    DTI_NEED(net, "net", );
-    net->on_gradient = fn;
-    net->on_gradient_user = user;
-}
-
-static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
-    return net->on_gradient && l->params ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params) : DT_OK;
-}
-
-/* dx += spare, for classes that do not add themselves. */
-static void dti_add_spare(const dti_op *op, int g) {
-    if (!op->spare.at) return;
-    float *dx = dti_lanes_of(op->dx, g);
-    const float *more = dti_lanes_of(op->spare, g);
-    for (size_t i = 0; i < dti_group_floats(op->in); ++i) dx[i] += more[i];
-}
-
-/* One op over groups [g, g+n). */
-static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n, float limit) {
-    const dti_layer *l = op->layer;
-    const double start = net->layer_seconds ? dt_now() : 0.0;
-    for (int k = g; k < g + n; ++k) {
-        op->class->backward(op, run, k);
-        if (l->params) DT_TRY(dti_add_gradient(net, l, limit));
-    }
-    if (op->class->backward_data && op->dx.at) op->class->backward_data(op, run, g, n);
-    for (int k = g; k < g + n; ++k) dti_add_spare(op, k);
-    if (g + n == net->groups) DT_TRY(dti_gradient_final(net, l));
-    dti_took(net, op, 1, start);
-    return DT_OK;
-}
-
-/* Ops [begin, end) in reverse over groups [g, g+n). */
-static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int begin, int end, int g, int n, float limit) {
-    for (const dti_op *op = net->op + end; op-- > net->op + begin;)
-        if (net->tensor[op->made].learns) DT_TRY(dti_backward_op(net, run, op, g, n, limit));
-    return DT_OK;
-}
-
-/* d loss / d logits, of every group. */
-static void dti_loss_backward(dt_net *net) {
-    const int classes = net->classes;
-    for (int g = 0; g < net->groups; ++g) {
-        const int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
-        dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES, net->label + g * DT_LANES, lanes,
-                         1.0f / (float)net->batch.global_count, dti_lanes_of(dti_logits(net)->grad, g));
-    }
-}
-
-DT_API dt_err dt_backward(dt_net *net) {
-    DT_TRY(dti_ready(__func__, net));
-    if (!net->masked) return dti_fail(DT_EARG, "net: dt_forward comes before dt_backward");
-    const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
-    dti_pass run = dti_pass_of(net);
-    if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
-    else memset(net->fixed, 0, net->trained * sizeof(int64_t));
-    dti_loss_backward(net);
-    for (const dti_op *op = net->op + net->ops; net->groups == 0 && op-- > net->op;) /* no samples: zeros are the whole share */
-        DT_TRY(dti_gradient_final(net, op->layer));
-    for (int end = net->ops, begin; end > 0; end = begin) {
-        begin = net->op[end - 1].begin;
-        const int n = net->op[begin].whole_batch ? net->groups : 1;
-        for (int g = 0; g < net->groups; g += n) DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n, limit));
-    }
-    if (!net->desc.float_sums && !net->on_gradient) dt_fixed_to_float(net->grad, net->fixed, net->trained);
-    return DT_OK;
-}
-#endif
-
-/* ==== [S6.6] Looking inside =============================================== */
-#ifdef DTI_DECLARE
-/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer_seconds
-   tells what layer i took since then. i counts layers as built; a layer that is done by the one before it takes 0. */
-DT_API dt_err dt_net_profile(dt_net *net, bool on);
-DT_API int dt_net_layers(const dt_net *net);
-DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds);
 #endif
 
 #ifdef DTI_IMPLEMENT
-DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
-DT_API float *dt_net_values(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->values : NULL; }
-DT_API float *dt_net_gradients(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->grad : NULL; }
-DT_API int dt_net_param_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->params; }
-DT_API int dt_net_classes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->classes; }
-DT_API size_t dt_net_bytes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->bytes + sizeof *net; }
-DT_API dt_score dt_net_score(const dt_net *net) { DTI_NEED(net, "net", ((dt_score){ 0, 0, 0 })); return net->score; }
-DT_API int dt_net_layers(const dt_net *net) { DTI_NEED(net, "net", 0); return net->list.layers; }
-
-static uint64_t dti_hash_floats(const float *x, size_t n) { return dti_hash_numbers(x, n * sizeof *x, sizeof *x, 0); }
-
-DT_API uint64_t dt_net_hash(const dt_net *net) { return dti_ready(__func__, net) == DT_OK ? dti_hash_floats(net->values, net->count) : 0; }
-
-DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
-    DTI_NEED(net, "net", NULL);
-    return i >= 0 && i < net->params ? &net->param[i] : (dti_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
-}
-
-DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
-    DTI_NEED(net && name, "net and name", NULL);
-    for (int i = 0; i < net->params; ++i)
-        if (strcmp(net->param[i].name, name) == 0) return &net->param[i];
-    return dti_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
-}
-
-static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
-    const float *group = rows + (size_t)(i / DT_LANES) * stride;
-    for (int k = 0; k < net->classes; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
-}
-
-static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
-    DT_TRY(dti_ready(who, net));
-    if (!net->forwarded) return dti_fail(DT_EARG, "%s: dt_forward comes first", who);
-    if (i < 0 || (uint32_t)i >= net->batch.count) return dti_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i, (unsigned)net->batch.count);
-    return out ? DT_OK : dti_fail(DT_EARG, "%s: out must not be NULL", who);
-}
-
-DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out) {
-    DT_TRY(dti_check_lane(__func__, net, i, out));
-    const dti_lanes logits = net->tensor[net->op[net->ops - 1].made].value;
-    dti_lane_out(net, logits.at, logits.stride, i, out);
-    return DT_OK;
-}
-
-DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
-    DT_TRY(dti_check_lane(__func__, net, i, out));
-    dti_lane_out(net, net->logp, (size_t)net->classes * DT_LANES, i, out);
-    return DT_OK;
-}
-
-static double dti_layer_macs(const dti_layer *l) { return l->class->macs ? l->class->macs(l) : 0.0; }
-
-/* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a multiply-add each. */
-DT_API double dt_net_flops(const dt_net *net) {
-    DTI_NEED(net, "net", 0.0);
-    double flops = 0.0;
-    for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l)
-        flops += 2.0 * dti_layer_macs(l) * (net->tensor[l->x].learns ? 3.0 : 2.0);
-    return flops;
-}
-
-DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
-    size_t used = 0;
-    DTI_NEED(text || size == 0, "text", );
-    if (size) text[0] = '\0';
-    DTI_NEED(net, "net", );
-    for (int i = 0; i < net->list.layers && used < size; ++i) {
-        const dti_layer *l = &net->list.layer[i];
-        used += dti_print(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
-                          l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params, dti_layer_macs(l));
-    }
-}
-
-DT_API dt_err dt_net_profile(dt_net *net, bool on) {
-    DT_TRY(dti_ready(__func__, net));
-    dti_release(net->layer_seconds);
-    net->layer_seconds = NULL;
-    if (on && !(net->layer_seconds = dti_alloc_many((size_t)net->list.layers * 2, sizeof(double)))) return DT_ENOMEM;
-    return DT_OK;
-}
-
-DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds) {
-    DTI_NEED(net, "net", NULL);
-    if (i < 0 || i >= net->list.layers) return dti_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
-    if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
-    if (backward_seconds) *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
-    return net->list.layer[i].name;
-}
-
-DT_API double dt_score_loss(const dt_score *score) {
-    DTI_NEED(score, "score", 0.0);
-    return score->count ? (double)score->loss_fixed * 0x1p-24 / (double)score->count : 0.0;
-}
-
-DT_API double dt_score_accuracy(const dt_score *score) {
-    DTI_NEED(score, "score", 0.0);
-    return score->count ? (double)score->correct / (double)score->count : 0.0;
-}
-
-DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
-    DTI_NEED(sum && more, "sum and more", );
-    sum->loss_fixed += more->loss_fixed;
-    sum->correct += more->correct;
-    sum->count += more->count;
-}
-#endif
-
-/* ==== [S7] Optimizers ===================================================== */
-
-/* An optimizer turns the gradient vector into a change of the parameter
-   vector. It knows nothing of layers: plain loops over two flat vectors, the
-   same formulas as PyTorch's torch.optim. Each kind is a subsection: its
-   description, and a class that says all that is to know of it. */
-
-/* ==== [S7.1] What an optimizer is ========================================= */
-#ifdef DTI_DECLARE
-typedef struct dt_optimizer dt_optimizer;
-
-/* dt_sgd [S7.2] and dt_adam [S7.3] make one for a net that is built: NULL with dt_error() on a setting that cannot be
-   meant. It steps this net's vectors, and ends before the net does. */
-DT_API void dt_optimizer_free(dt_optimizer *opt);
-
-DT_API void dt_optimizer_step(dt_optimizer *opt);              /* values += change(gradients) */
-/* dt_optimizer_change: the step's change without taking it; out [dt_net_count], overwritten. Advances the state. */
-DT_API void dt_optimizer_change(dt_optimizer *opt, float *out);
-DT_API void dt_optimizer_reset(dt_optimizer *opt);             /* forgets momentum and the step count */
-DT_API float dt_optimizer_lr(const dt_optimizer *opt);
-DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr);
-DT_API const char *dt_optimizer_name(const dt_optimizer *opt); /* "sgd", "adam" */
-/* A second optimizer with the same settings and a fresh state, for another net of the same layers. */
-DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net);
-#endif
-
-#ifdef DTI_IMPLEMENT
-enum { DTI_KNOBS = 4, DTI_STATES = 2 };
-
-typedef struct dti_optimizer_class {
-    const char *name;
-    int states;              /* vectors of its own, each as long as the parameters */
-    void (*begin)(dt_optimizer *opt); /* before each step, the first one has opt->steps 0; NULL: nothing to do */
-    /* change[i] for the parameters offset .. offset+n-1 */
-    void (*change)(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change);
-} dti_optimizer_class;
-
-struct dt_optimizer {
-    const dti_optimizer_class *class;
-    float lr, setting[DTI_KNOBS]; /* of its description; equal settings, equal optimizer */
-    float *values;           /* the net's two vectors, as far as they are trained */
-    const float *gradients;
-    size_t count;
-    int64_t steps;           /* taken so far */
-    double power[DTI_STATES]; /* Adam: beta1^t, beta2^t */
-    float *state[DTI_STATES]; /* [count] each */
-};
-
-static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
-
-static dt_err dti_lr_check(const char *name, float lr) {
-    return lr > 0.0f && lr <= FLT_MAX ? DT_OK : dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
-}
-
-static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr, const float setting[DTI_KNOBS]) {
-    if (!net || !net->list.closed) { dti_fail(DT_EARG, "%s: the net must be built first", class->name); return NULL; }
-    if (dti_ready(class->name, net) != DT_OK) return NULL;
-    if (dti_lr_check(class->name, lr) != DT_OK) return NULL;
-    const size_t head = dti_round_up(sizeof(dt_optimizer), 64), vector = dti_round_up(net->trained * sizeof(float), 64);
-    char *block = dti_alloc(dti_plus(head, dti_times(vector, (size_t)class->states)));
-    if (!block) return NULL;
-    dt_optimizer *opt = (dt_optimizer *)(void *)block;
-    *opt = (dt_optimizer){ .class = class, .lr = lr, .values = net->values, .gradients = net->grad, .count = net->trained };
-    memcpy(opt->setting, setting, sizeof opt->setting);
-    for (int i = 0; i < class->states; ++i) opt->state[i] = (float *)(void *)(block + head + vector * (size_t)i);
-    return opt;
-}
-
-DT_API void dt_optimizer_free(dt_optimizer *opt) { dti_release(opt); }
-DT_API float dt_optimizer_lr(const dt_optimizer *opt) { DTI_NEED(opt, "opt", 0.0f); return opt->lr; }
-DT_API const char *dt_optimizer_name(const dt_optimizer *opt) { DTI_NEED(opt, "opt", "?"); return opt->class->name; }
-
-DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
-    DTI_NEED(opt, "opt", DT_EARG);
-    DT_TRY(dti_lr_check(opt->class->name, lr));
-    opt->lr = lr;
-    return DT_OK;
-}
-
-DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
-    DTI_NEED(opt && net, "opt and net", NULL);
-    if (net->trained != opt->count) {
-        dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->count, net->trained);
-        return NULL;
-    }
-    return dti_optimizer_new(net, opt->class, opt->lr, opt->setting);
-}
-
-DT_API void dt_optimizer_reset(dt_optimizer *opt) {
-    DTI_NEED(opt, "opt", );
-    for (int i = 0; i < opt->class->states; ++i) memset(opt->state[i], 0, opt->count * sizeof(float));
-    opt->steps = 0;
-}
-
-static void dti_change(dt_optimizer *opt, float *out, bool add) {
-    enum { BLOCK = 1024 }; /* the change of a block stays in the L1 cache until it is added */
-    float change[BLOCK];
-    if (opt->class->begin) opt->class->begin(opt);
-    for (size_t at = 0; at < opt->count; at += BLOCK) {
-        const size_t n = dti_min_size(BLOCK, opt->count - at);
-        opt->class->change(opt, at, n, add ? change : out + at);
-        for (size_t i = 0; i < n && add; ++i) opt->values[at + i] += change[i];
-    }
-    ++opt->steps;
-}
-
-DT_API void dt_optimizer_step(dt_optimizer *opt) { DTI_NEED(opt, "opt", ); dti_change(opt, NULL, true); }
-DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) { DTI_NEED(opt && out, "opt and out", ); dti_change(opt, out, false); }
-#endif
-
-/* ==== [S7.2] SGD ========================================================== */
-#ifdef DTI_DECLARE
-/* SGD (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov's form as in Sutskever et al. 2013):
-     g += wd*w;  buf = g the first time, then buf = mu*buf + (1-damp)*g;  g = nesterov ? g + mu*buf : buf;  w -= lr*g
-   lr > 0; 0 <= momentum; 0 <= weight_decay; nesterov needs momentum > 0 and dampening 0. */
-typedef struct dt_sgd_desc {
-    float lr, momentum, dampening, weight_decay;
-    bool nesterov;
-} dt_sgd_desc;
-DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *desc);
-#endif
-
-#ifdef DTI_IMPLEMENT
-enum { DTI_SGD_MOMENTUM, DTI_SGD_DAMPENING, DTI_SGD_DECAY, DTI_SGD_NESTEROV };
-
-static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
-    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
-    float *restrict buf = opt->state[0] + offset;
-    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = set[DTI_SGD_DECAY], keep = 1.0f - set[DTI_SGD_DAMPENING];
-    const bool first = opt->steps == 0, nesterov = set[DTI_SGD_NESTEROV] > 0.0f, plain = !(mu > 0.0f);
-    for (size_t i = 0; i < n; ++i) {
-        float g = grad[i] + wd * w[i];
-        float b = first ? g : mu * buf[i] + keep * g;
-        buf[i] = b;
-        float step = nesterov ? g + mu * b : b;
-        change[i] = -lr * (plain ? g : step);
-    }
-}
-
-static const dti_optimizer_class dti_sgd_class = { .name = "sgd", .states = 1, .change = dti_sgd_change };
-
-DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
-    DTI_NEED(d, "desc", NULL);
-    if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) || !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
-        dti_fail(DT_EARG, "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening at most 1",
-                 (double)d->momentum, (double)d->dampening, (double)d->weight_decay);
-        return NULL;
-    }
-    if (d->nesterov && !(d->momentum > 0.0f && d->dampening <= 0.0f)) {
-        dti_fail(DT_EARG, "sgd: nesterov needs a momentum above 0 and no dampening");
-        return NULL;
-    }
-    const float setting[DTI_KNOBS] = { d->momentum, d->dampening, d->weight_decay, d->nesterov };
-    return dti_optimizer_new(net, &dti_sgd_class, d->lr, setting);
-}
-#endif
-
-/* ==== [S7.3] Adam ========================================================= */
-#ifdef DTI_DECLARE
-/* Adam (Kingma, Ba 2015), weight decay as L2 in g:
-     g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  w -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
-   No hidden values: &(dt_adam_desc){ DT_ADAM_DEFAULTS } says PyTorch's by name. */
-typedef struct dt_adam_desc {
-    float lr, beta1, beta2, eps, weight_decay;
-} dt_adam_desc;
-#define DT_ADAM_DEFAULTS .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f
-DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
-#endif
-
-#ifdef DTI_IMPLEMENT
-enum { DTI_ADAM_BETA1, DTI_ADAM_BETA2, DTI_ADAM_EPS, DTI_ADAM_DECAY };
-
-/* x[i] = sqrt(x[i]), a register at a time. */
-static void dti_sqrt_all(float *x, size_t n) {
-    size_t i = 0;
-    for (; i + DTI_W <= n; i += DTI_W) {
-        dti_v v;
-        memcpy(&v, x + i, sizeof v);
-        v = dti_vsqrt(v);
-        memcpy(x + i, &v, sizeof v);
-    }
-    for (; i < n; ++i) x[i] = sqrtf(x[i]);
-}
-
-static void dti_adam_begin(dt_optimizer *opt) {
-    for (int i = 0; i < 2; ++i) opt->power[i] = (opt->steps ? opt->power[i] : 1.0) * (double)opt->setting[DTI_ADAM_BETA1 + i];
-}
-
-static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
-    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
-    float *restrict m = opt->state[0] + offset, *restrict v = opt->state[1] + offset;
-    const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS], wd = set[DTI_ADAM_DECAY];
-    const float rate = (float)((double)opt->lr / (1.0 - opt->power[0])), root = (float)(1.0 / sqrt(1.0 - opt->power[1]));
-    for (size_t i = 0; i < n; ++i) {
-        float g = grad[i] + wd * w[i];
-        m[i] = b1 * m[i] + (1.0f - b1) * g;
-        v[i] = b2 * v[i] + (1.0f - b2) * g * g;
-        change[i] = v[i];
-    }
-    dti_sqrt_all(change, n);
-    for (size_t i = 0; i < n; ++i) change[i] = -rate * m[i] / (change[i] * root + eps);
-}
-
-static const dti_optimizer_class dti_adam_class = { .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change };
-
-DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
-    DTI_NEED(d, "desc", NULL);
-    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f && d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
-        dti_fail(DT_EARG, "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight decay >= 0",
-                 (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
-        return NULL;
-    }
-    const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->weight_decay };
-    return dti_optimizer_new(net, &dti_adam_class, d->lr, setting);
-}
-#endif
-
-/* ==== [S8] Communicator ====================================================
-
-   A dt_comm is a group of ranks that train one model together. Rank r of p holds its own copy of everything and
-   talks to the others only through the functions of this section. Three backends stand behind one type:
-
-     alone     one process, one rank: every collective is already done
-     threads   p threads of one process (dt_run_ranks): tests, embedders, machines without MPI
-     MPI       p processes started by mpiexec (compile with DTRAIN_WITH_MPI and mpicc.mpich)
-
-   A trainer never asks which one it has. The hand-written all-reduces [S8.3] run on any backend's send and receive.
-
-   Every collective (broadcast, allgather, barrier, all-reduce) is called by all ranks, in the same order.
-
-   A rank that dies, hangs, differs or drifts is noticed and named: see [S8.8]. */
-
-/* ==== [S8.1] Ranks ========================================================= */
-#ifdef DTI_DECLARE
-
-typedef struct dt_comm dt_comm;
-
-/* The one-rank communicator. NULL if memory is out. Free with dt_comm_free. */
-DT_API dt_comm *dt_comm_alone(void);
-
-/* What a chapter starts with: MPI where it is compiled in, with a watcher [S8.8] that writes to standard error; else
-   alone. Call it first in main, before any thread is started: under mpiexec it forks. argc and argv are main's, or both NULL. NULL on failure, with the reason in dt_error(). */
-DT_API dt_comm *dt_comm_world(int *argc, char ***argv);
-
-/* Says goodbye to the other ranks and releases everything; ends MPI if dt_comm_mpi began it. NULL is allowed. A rank of
-   several that ends without this call has failed, whatever its exit code. */
-DT_API void dt_comm_free(dt_comm *comm);
-
-DT_API int dt_comm_rank(const dt_comm *comm);                    /* 0 .. size-1 */
-DT_API int dt_comm_size(const dt_comm *comm);
-DT_API int dt_comm_hosts(const dt_comm *comm);                   /* on how many machines the ranks are */
-DT_API const char *dt_comm_host(const dt_comm *comm, int rank);  /* the machine's name on which that rank runs */
-DT_API const char *dt_comm_backend_name(const dt_comm *comm);    /* "alone", "threads", "MPI" */
-
-/* Ends the whole job: under MPI every process stops, and mpiexec does not end with 0; under threads every rank that
-   waits, or will wait, in this section returns DT_ECOMM. */
-DT_API void dt_comm_abort(dt_comm *comm, int exit_code);
-
-#ifdef DTRAIN_WITH_THREADS
-/* Runs fn(comm, arg) on p ranks at once, 1..1024, each a thread; rank 0 is the caller's own. Returns when all have returned:
-   DT_OK, or the error of the first rank that failed. A rank that returns an error frees the others from waiting. */
-DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg);
-#endif
-
-#ifdef DTRAIN_WITH_MPI
-/* Starts MPI and wraps all its processes. NULL on failure, with the reason in dt_error(). */
-DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv);
-
-/* For programs that have started MPI themselves: the group of the MPI_Comm to which the pointer points (a copy is
-   made; MPI is not ended by dt_comm_free). A void pointer, so that these declarations need no mpi.h. */
-DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer);
-#endif
-
-/* How a rank waits. Ranks often outnumber cores, and a rank that waits must not hold the core that another rank
-   needs in order to arrive.
-     DT_WAIT_SPIN    keeps testing: the shortest delay, and a wasted core
-     DT_WAIT_YIELD   gives the core away between two tests (sched_yield), so it costs nothing when others have work
-     DT_WAIT_SLEEP   sleeps until the last rank has brought its part (on Linux, through shared memory), else 50 microseconds
-                     between two tests: a cool machine, and late by the time it takes to wake
-   The default spins for a few microseconds where every rank has a core of its own, then yields for a millisecond, then
-   sleeps. Where ranks outnumber cores and who waits can be woken, it yields ten times and then sleeps: of three ranks on a
-   core, two that only yield keep taking turns with each other. And where training has given each rank its core [S10.3], of
-   those who wait on one core all sleep but the last, which spins: nobody else could use the core, and to wake an idle one
-   takes 45 microseconds in this virtual machine. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2,
-   medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90.
-   Environment: DTRAIN_WAIT=spin|yield|sleep, read when the communicator is made. */
-typedef enum dt_wait { DT_WAIT_AUTO, DT_WAIT_SPIN, DT_WAIT_YIELD, DT_WAIT_SLEEP } dt_wait;
-DT_API void dt_comm_set_wait(dt_comm *comm, dt_wait wait);
-
-/* What communication has cost this rank since the communicator was made. */
-typedef struct dt_comm_cost {
-    double   wait;          /* seconds spent waiting for other ranks */
-    double   reduce;        /* seconds spent copying and adding */
-    uint64_t bytes;         /* bytes this rank gave to others (to MPI or to shared memory: once per all-reduce) */
-    uint64_t messages;      /* sends of the hand-written algorithms */
-    uint64_t collectives;   /* all-reduces, broadcasts, gathers and barriers */
-} dt_comm_cost;
-DT_API dt_comm_cost dt_comm_times(const dt_comm *comm);
-
-#endif /* DTI_DECLARE */
-
-/* ==== [S8.2] Messages and collectives ====================================== */
-#ifdef DTI_DECLARE
-
-typedef enum dt_type { DT_F32, DT_F64, DT_I64 } dt_type;
-typedef enum dt_op   { DT_SUM, DT_MIN, DT_MAX } dt_op;
-
-/* The ways to all-reduce. With a the start-up time of a message, b the time per byte, c the time to add a byte, and n
-   bytes on p ranks (Thakur, Rabenseifner, Gropp 2005; lg is the logarithm to base 2, rounded up):
-
-     DT_NAIVE     rank 0 gathers, adds, sends back       2(p-1)(a + nb) + (p-1)nc at rank 0
-     DT_TREE      the same along a binomial tree         2 lg p (a + nb) + lg p nc
-     DT_RING      p blocks travel once and once more     2(p-1)a + 2(p-1)/p nb + (p-1)/p nc
-     DT_DOUBLING  everybody exchanges everything         lg p (a + nb + nc)
-     DT_HALVING   halves, quarters ..., and back         2 lg p a + 2(p-1)/p nb + (p-1)/p nc
-     DT_MPI       the MPI library's own choice
-     DT_SHARED    through memory that all ranks of one host see; no messages at all
-     DT_AUTO      what dt_comm_set_algorithm has said, else DT_SHARED where all ranks are on one host, else DT_MPI
-
-   Where p is not a power of two, DOUBLING and HALVING first fold the extra ranks into others, and unfold at the end:
-   two more messages of n bytes. */
-typedef enum dt_algorithm {
-    DT_AUTO, DT_NAIVE, DT_TREE, DT_RING, DT_DOUBLING, DT_HALVING, DT_MPI, DT_SHARED, DT_ALGORITHMS
-} dt_algorithm;
-
-DT_API const char *dt_algorithm_name(dt_algorithm algorithm);              /* "ring"; "?" if there is no such one */
-DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out);     /* DT_EARG, naming those there are */
-
-/* What DT_AUTO means on this communicator from now on, for trainers, averages and barriers alike; DT_AUTO: the choice above again.
-   Every rank says the same. DT_EARG or DT_ECOMM, and nothing changes, if these ranks cannot use it. */
-DT_API dt_err dt_comm_set_algorithm(dt_comm *comm, dt_algorithm algorithm);
-
-/* buf of root reaches everybody's buf, along a binomial tree: lg p messages of `bytes`. */
-DT_API dt_err dt_broadcast(dt_comm *comm, void *buf, size_t bytes, int root);
-
-/* One message to, or from, one rank. Both sides give the same size and tag (0 .. 32000), or DT_ECOMM. A send may wait
-   until the other side receives, so two ranks that send to each other first may wait for ever: use dt_sendrecv. To
-   oneself: dt_sendrecv with to and from alike, else DT_EARG. */
-DT_API dt_err dt_send(dt_comm *comm, const void *buf, size_t bytes, int to, int tag);
-DT_API dt_err dt_recv(dt_comm *comm, void *buf, size_t bytes, int from, int tag);
-DT_API dt_err dt_sendrecv(dt_comm *comm, const void *send, size_t send_bytes, int to,
-                          void *recv, size_t recv_bytes, int from, int tag);
-
-/* Nobody leaves before everybody has come. */
-DT_API dt_err dt_barrier(dt_comm *comm);
-
-/* all[r*bytes ..] = mine of rank r, on every rank. mine and all do not overlap. p-1 messages of `bytes`. */
-DT_API dt_err dt_allgather(dt_comm *comm, const void *mine, size_t bytes, void *all);
-
-/* buf[i] = op over all ranks of buf[i], i < n, in place, the same bits on every rank. Algorithms may differ from each
-   other in a float's last bits, because they add in different orders; DT_I64 never does (sums wrap at 64 bits). */
-DT_API dt_err dt_allreduce(dt_comm *comm, void *buf, size_t n, dt_type type, dt_op op, dt_algorithm algorithm);
-
-/* The same in two parts, so that computing goes on meanwhile. Several may be in flight (32; one more first waits for
-   the oldest). buf belongs to the request until wait, or test with *done, has returned. Work is done inside test and wait,
-   for all requests in flight, in whatever order they are waited for: call test now and then in a long computation. */
-typedef struct dt_allreduce_desc {
-    void        *buf;
-    size_t       n;
-    dt_type      type;
-    dt_op        op;
-    dt_algorithm algorithm;
-} dt_allreduce_desc;
-typedef struct dt_request { uint64_t number; } dt_request;     /* 0: none; waiting for none returns at once */
-DT_API dt_err dt_allreduce_start(dt_comm *comm, const dt_allreduce_desc *desc, dt_request *request);
-DT_API dt_err dt_allreduce_test(dt_comm *comm, dt_request *request, bool *done);
-DT_API dt_err dt_allreduce_wait(dt_comm *comm, dt_request *request);
-
-/* What rank does in step k of an all-reduce of n elements over p ranks, at most 65536: the algorithms as data, for pictures,
-   for counting, and for running them. False where the algorithm has no step k (and for DT_MPI, DT_SHARED, DT_AUTO). */
-typedef struct dt_step {
-    int    to;   size_t send_at, send_n;    /* to   < 0: sends nothing */
-    int    from; size_t recv_at, recv_n;    /* from < 0: receives nothing */
-    bool   add;                             /* what comes is added to what is there, or else replaces it */
-} dt_step;
-DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, size_t n, dt_step *step);
-
-#endif /* DTI_DECLARE */
-
-#ifdef DTI_IMPLEMENT
-#include <limits.h>
-#include <limits.h>
-#include <sched.h>
-#if defined(__linux__) && defined(__LP64__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+/* The cores a thread may run on, as bits. The system calls themselves, because the C library declares its wrappers only
+   for _GNU_SOURCE; elsewhere than on Linux nothing is known and nothing happens. */
+#define DTI_CPU_BITS ((int)(8 * sizeof(unsigned long)))
+#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
 #include <sys/syscall.h>
-#include <unistd.h>
-#define DTI_HAS_FUTEX /* sleep until another process says so; elsewhere ranks look again every 50 microseconds */
-#endif
-#include <sys/select.h>
-#include <sys/utsname.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-#ifdef DTRAIN_WITH_THREADS
-#include <pthread.h>
-#endif
-#ifdef DTRAIN_WITH_MPI
-#include <mpi.h>
-#include <sys/resource.h>
-#include <sys/statvfs.h>
+DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return syscall(SYS_sched_getaffinity, 0, sizeof *c, c) > 0; }
+DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { return syscall(SYS_sched_setaffinity, 0, sizeof *c, c) == 0; }
+#else
+DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return false; }
+DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { (void)c; return false; }
 #endif
 
-/* ==== [S8.3] All-reduce by hand ============================================
-
-   An algorithm is a function of (k, rank, p, n) that says what this rank sends and receives in step k. Nothing else
-   is needed: one engine [S8.6] carries the steps out, over messages between threads or between processes, blocking or
-   in flight. A message of zero elements is not sent. */
-
-/* Where part i begins when n things are cut into p parts that differ by at most one. Also right for n < p. */
-static size_t dti_cut(size_t n, int p, int i) {
-    return n / (size_t)p * (size_t)i + n % (size_t)p * (size_t)i / (size_t)p;
-}
-
-static void dti_step_send(dt_step *s, int to, size_t begin, size_t end) {
-    s->to = to, s->send_at = begin, s->send_n = end - begin;
-}
-
-static void dti_step_recv(dt_step *s, int from, size_t begin, size_t end, bool add) {
-    s->from = from, s->recv_at = begin, s->recv_n = end - begin, s->add = add;
-}
-
-/*  Naive: 1, 2 and 3 give to 0, one after the other; 0 gives the sum to 1, 2 and 3.
-
-      0 <- 1    0 <- 2    0 <- 3    0 -> 1    0 -> 2    0 -> 3                                                      */
-static bool dti_step_naive(int k, int rank, int p, size_t n, dt_step *s) {
-    if (rank > 0) {
-        if (k == 0) dti_step_send(s, 0, 0, n);
-        if (k == 1) dti_step_recv(s, 0, 0, n, false);
-        return k < 2;
-    }
-    if (k < p - 1) dti_step_recv(s, k + 1, 0, n, true);
-    else           dti_step_send(s, k - p + 2, 0, n);
-    return k < 2 * (p - 1);
-}
-
-static int dti_log2_up(int p) {
-    int h = 0;
-    while (1 << h < p) ++h;
-    return h;
-}
-
-/*  Tree: sums flow down to rank 0 in lg p rounds, and the result flows up the same branches in reverse.
-
-      0   1   2   3   4   5   6   7
-      |--<    |--<    |--<    |--<       round 0: distance 1
-      |------<        |------<           round 1: distance 2
-      |--------------<                   round 2: distance 4; then the same, backwards, with >                     */
-static bool dti_step_tree(int k, int rank, int p, size_t n, dt_step *s) {
-    int rounds = dti_log2_up(p);
-    bool down = k < rounds;
-    if (k >= 2 * rounds) return false;
-    int distance = 1 << (down ? k : 2 * rounds - 1 - k);
-    if (rank % distance != 0) return true;                       /* not at a branch of this round */
-    if (rank & distance) {
-        if (down) dti_step_send(s, rank - distance, 0, n);
-        else      dti_step_recv(s, rank - distance, 0, n, false);
-    } else if (rank + distance < p) {
-        if (down) dti_step_recv(s, rank + distance, 0, n, true);
-        else      dti_step_send(s, rank + distance, 0, n);
-    }
-    return true;
-}
-
-/*  Ring: the vector is cut into p blocks. In every step each rank passes one block to the right. In the first p-1
-    steps the receiver adds: block b sets out from rank b and is complete when it reaches rank b-1. In the next p-1
-    steps the complete blocks go round once more. Both halves are the same formula.
-
-      step 0     0 -b0-> 1 -b1-> 2 -b2-> 3 -b3-> 0
-      step 1     0 -b3-> 1 -b0-> 2 -b1-> 3 -b2-> 0                                                                  */
-static bool dti_step_ring(int k, int rank, int p, size_t n, dt_step *s) {
-    int give = ((rank - k) % p + p) % p, take = (give + p - 1) % p;
-    dti_step_send(s, (rank + 1) % p, dti_cut(n, p, give), dti_cut(n, p, give + 1));
-    dti_step_recv(s, (rank + p - 1) % p, dti_cut(n, p, take), dti_cut(n, p, take + 1), k < p - 1);
-    return k < 2 * (p - 1);
-}
-
-/* Doubling and halving need q = 2^m ranks. Step 0: rank q+i gives its vector to rank i. Last step: it gets the result.
-   Returns the step's number within the inner algorithm of q ranks, or -1 where this rank has nothing to do in it. */
-static int dti_step_fold(int k, int steps, int rank, int p, int q, size_t n, dt_step *s) {
-    if (k > 0 && k <= steps) return rank < q ? k - 1 : -1;
-    if (rank >= q)          { if (k == 0) dti_step_send(s, rank - q, 0, n); else dti_step_recv(s, rank - q, 0, n, false); }
-    else if (rank + q < p)  { if (k == 0) dti_step_recv(s, rank + q, 0, n, true); else dti_step_send(s, rank + q, 0, n); }
-    return -1;
-}
-
-/*  Recursive doubling: in round j everybody exchanges the whole vector with the rank at distance 2^j.
-
-      0 <-> 1   2 <-> 3        then   0 <-> 2   1 <-> 3                                                             */
-static bool dti_step_doubling(int k, int rank, int p, size_t n, dt_step *s) {
-    int rounds = dti_log2_up(p + 1) - 1, q = 1 << rounds;        /* q: the largest power of two that is <= p */
-    int j = dti_step_fold(k, rounds, rank, p, q, n, s);
-    if (j >= 0) {
-        dti_step_send(s, rank ^ 1 << j, 0, n);
-        dti_step_recv(s, rank ^ 1 << j, 0, n, true);
-    }
-    return k < rounds + 2;
-}
-
-/*  Halving-doubling (Rabenseifner): the distance halves q/2, q/4, .. 1, and so does the piece: of the piece that two
-    partners share, each gives away the half in which it does not live, and adds what it gets for the half in which it does.
-    Then rank r has the whole sum of block r, and the same exchanges in reverse collect the blocks.
-
-      rank 0 of 4:  gives 2 3 to rank 2, gives 1 to rank 1, has 0  |  gets 1 from rank 1, gets 2 3 from rank 2      */
-static bool dti_step_halving(int k, int rank, int p, size_t n, dt_step *s) {
-    int rounds = dti_log2_up(p + 1) - 1, q = 1 << rounds;
-    int j = dti_step_fold(k, 2 * rounds, rank, p, q, n, s);
-    if (j >= 0) {
-        bool halving = j < rounds;
-        int distance = halving ? q >> (j + 1) : 1 << (j - rounds), partner = rank ^ distance;
-        int mine = rank - rank % distance, other = partner - partner % distance, give = halving ? other : mine,
-            take = halving ? mine : other;
-        dti_step_send(s, partner, dti_cut(n, q, give), dti_cut(n, q, give + distance));
-        dti_step_recv(s, partner, dti_cut(n, q, take), dti_cut(n, q, take + distance), halving);
-    }
-    return k < 2 * rounds + 2;
-}
-
-/* Broadcast from rank 0 is the second half of the tree; an all-gather is the first half of the ring without adding. */
-static bool dti_step_broadcast(int k, int rank, int p, size_t n, dt_step *s) {
-    return dti_step_tree(k + dti_log2_up(p), rank, p, n, s);
-}
-
-static bool dti_step_allgather(int k, int rank, int p, size_t n, dt_step *s) {
-    dti_step_ring(k, rank, p, n, s);
-    s->add = false;
-    return k < p - 1;
-}
-
-typedef bool dti_schedule(int k, int rank, int p, size_t n, dt_step *step);
-
-static const struct { const char *name; dti_schedule *schedule; } dti_algorithms[DT_ALGORITHMS] = {
-    [DT_AUTO]     = { "auto",     NULL },               [DT_NAIVE]   = { "naive",   dti_step_naive },
-    [DT_TREE]     = { "tree",     dti_step_tree },      [DT_RING]    = { "ring",    dti_step_ring },
-    [DT_DOUBLING] = { "doubling", dti_step_doubling },  [DT_HALVING] = { "halving", dti_step_halving },
-    [DT_MPI]      = { "mpi",      NULL },               [DT_SHARED]  = { "shared",  NULL },
-};
-
-DT_API const char *dt_algorithm_name(dt_algorithm algorithm) {
-    return (unsigned)algorithm < DT_ALGORITHMS ? dti_algorithms[algorithm].name : "?";
-}
-
-DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out) {
-    DTI_NEED(name && out, "name and out", DT_EARG);
-    for (int a = 0; a < DT_ALGORITHMS; ++a)
-        if (strcmp(name, dti_algorithms[a].name) == 0) {
-            *out = (dt_algorithm)a;
-            return DT_OK;
+/* Keeps the calling thread on the k-th of these cores. Not being allowed to is no error: it then stays where it is put. */
+DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
+    dti_cpus one = { { 0 } };
+    for (int at = 0; at < 16 * DTI_CPU_BITS; ++at)
+        if (allowed->bit[at / DTI_CPU_BITS] >> (at % DTI_CPU_BITS) & 1ul && k-- == 0) {
+            one.bit[at / DTI_CPU_BITS] = 1ul << (at % DTI_CPU_BITS);
+            (void)dti_cpus_set(&one);
+            return;
         }
-    return dti_fail(DT_EARG, "algorithm \"%s\" is not one of auto, naive, tree, ring, doubling, halving, mpi, shared", name);
 }
-
-static bool dti_schedule_step(dti_schedule *schedule, int k, int rank, int p, size_t n, dt_step *s) {
-    *s = (dt_step){ .to = -1, .from = -1 };
-    if (p < 2 || !schedule(k, rank, p, n, s)) return false;
-    if (s->send_n == 0) s->to = -1;
-    if (s->recv_n == 0) s->from = -1;
-    return true;
-}
-
-DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, size_t n, dt_step *step) {
-    DTI_NEED(step, "step", false);
-    if (k < 0 || p < 1 || p > 65536 || rank < 0 || rank >= p || (unsigned)algorithm >= DT_ALGORITHMS)
-        return dti_fail(DT_EARG, "all-reduce: there is no step %d of rank %d of %d with algorithm %d", k, rank, p, (int)algorithm), false;
-    return dti_algorithms[algorithm].schedule && dti_schedule_step(dti_algorithms[algorithm].schedule, k, rank, p, n, step);
-}
-
-/* ==== [S8.4] The communicator's parts ====================================== */
-
-enum {
-    DTI_FLIGHTS = 32,                 /* collectives in flight at once */
-    DTI_DEPTH   = 4,                  /* chunks of shared memory a rank may be ahead of the slowest reader */
-    DTI_CHUNK   = 256 * 1024,         /* bytes of a chunk; less where very many ranks share a host */
-    DTI_LOCKS   = 4,                  /* parts of a chunk that different ranks can add to at the same time */
-    DTI_PLACES  = 64,                 /* cores that can be told apart by those who wait */
-    DTI_HOST    = 64
-};
-
-/* Messages between threads [S8.5]. A letter is the sender's, one for each lane; a box is the receiver's. */
-typedef struct dti_letter {
-    _Alignas(64) _Atomic int taken;   /* the receiver has copied it */
-    int         from, lane, tag;
-    const void *buf;
-    size_t      bytes;
-    struct dti_letter *next;          /* in the box, then in the receiver's own list */
-} dti_letter;
-
-typedef struct dti_mailbox { _Alignas(64) _Atomic(dti_letter *) first; } dti_mailbox;
-
-typedef struct dti_message {
-    void  *buf;
-    size_t bytes;
-    int    peer, lane, tag;           /* lane: its flight's slot, or DTI_FLIGHTS for dt_send and dt_recv */
-    bool   incoming, pending;
-#ifdef DTRAIN_WITH_MPI
-    MPI_Request mpi;
 #endif
-} dti_message;
 
-typedef struct dti_buffer { char *memory; size_t bytes; } dti_buffer;
+/* ==== [E2.2] Waiting ==================================================== */
 
-/* A collective that has been started. Every rank starts the same ones in the same order, so that its number means the
-   same on every rank. Flight number i lives in slot i % DTI_FLIGHTS. */
-typedef struct dti_flight {
-    uint64_t      number;             /* 0: the slot is free */
-    dt_allreduce_desc d;
-    size_t        size;               /* bytes of an element */
-    int           rank;               /* as the schedule numbers us: counted from the root in a broadcast */
-    dti_schedule *schedule;           /* by steps, where not NULL */
-    int           k;
-    bool          in_step;
-    dt_step       step;
-    dti_message   in, out;
-    dti_buffer    scratch;            /* where values arrive that are to be added */
-    uint64_t      first, last;        /* DT_SHARED: its chunks [first, last) */
-#ifdef DTRAIN_WITH_MPI
-    MPI_Request   mpi;                /* DT_MPI */
-#endif
-} dti_flight;
-
-/* What a rank shows to the others of its host: how many chunks it has written, added up, and read. Only it writes here. */
-typedef struct dti_comm_line {
-    _Alignas(64) _Atomic uint64_t written;
-    _Alignas(64) _Atomic uint64_t added;
-    _Alignas(64) _Atomic uint64_t read;
-} dti_comm_line;
-
-/* Where ranks wait for one another: place 0, until training gives each core one of its own [S10.3]. */
-typedef struct dti_place {
-    _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers are woken */
-    _Atomic uint32_t ranks;           /* that belong here */
-    _Atomic uint64_t asleep;          /* of them: a bit for each, taken away by who wakes it */
-} dti_place;
-
-/* A part of a chunk that ranks add to one after the other: a lock, and the number of the chunk in it, plus one. */
-typedef struct dti_lock {
-    _Alignas(64) _Atomic uint32_t held;
-    uint64_t chunk;
-} dti_lock;
-
-/* Memory through which all ranks reduce: this, then a line for each rank, then DTI_DEPTH chunks for each rank. Processes
-   map it at different addresses, so it holds no pointers. */
-typedef struct dti_comm_block {
-    _Alignas(64) size_t chunk;        /* bytes */
-    bool together;                    /* integers are added in one chunk, by the ranks in turn */
-    _Atomic uint32_t places;          /* of which that many are in use */
-    dti_place place[DTI_PLACES];
-    dti_lock lock[DTI_DEPTH][DTI_LOCKS];
-} dti_comm_block;
-
-/* A rank's signs of life [S8.8]. Only it writes here; the ranks of its host and their watcher read. */
-enum { DTI_UNBORN, DTI_RUNNING, DTI_GONE };   /* state: GONE has said goodbye */
-typedef struct dti_pulse {
-    _Alignas(64) _Atomic int state;
-    _Atomic int rank, pid, guardian;  /* guardian: the process that waits for pid to end; 0: there is none */
-    _Atomic int waiting;              /* inside a wait of this section */
-    _Atomic int stepping;             /* in a training step, rather than loading, evaluating, saving */
-    _Atomic uint64_t moves;           /* counts whatever brings the work forward */
-    _Atomic uint64_t ticks;           /* counts tests that found nothing: alive, but waiting */
-    _Atomic uint64_t seen;            /* when that last happened, in nanoseconds */
-    _Atomic int64_t  step;            /* -1 before the first */
-    _Atomic uint64_t what[6];         /* 47 letters: a tensor, or what is being done */
-    _Atomic uint32_t took[16];        /* microseconds of the last steps */
-} dti_pulse;
-
-/* What the ranks of a host share about failure: this, then a pulse for each of them. */
-typedef struct dti_board {
-    _Alignas(64) _Atomic int failed;  /* 1 + the first rank that failed */
-    _Atomic int hung;                 /* it has not come back since */
-    _Atomic int watched;              /* by a watcher process; else each waiting rank watches the others */
-    _Atomic uint32_t patience;        /* milliseconds; 0: the default */
-} dti_board;
-
-/* What a watcher remembers of a rank from look to look. */
-typedef struct dti_glance { uint64_t moves, ticks; double silent, stopped; uint32_t looks; } dti_glance;
-typedef struct dti_watch { double looked, still; uint64_t moves; } dti_watch;
-
-typedef struct dti_interval { const char *name; double start, end; } dti_interval;
-
-typedef struct dti_backend {
-    const char *name;
-    dt_err (*post)(dt_comm *comm, dti_message *m);       /* starts a message */
-    dt_err (*test)(dt_comm *comm, dti_message *m);       /* clears m->pending when it is through */
-    void   (*stop)(dt_comm *comm, int exit_code);
-    void   (*close)(dt_comm *comm);
-} dti_backend;
-
-struct dt_comm {
-    const dti_backend *backend;
-    int        rank, size, here, hosts;                  /* here: how many ranks share this host */
-    int        away;                                     /* the number of our host; rank 0 is on number 0 */
-    char     (*host)[DTI_HOST];                          /* of each rank */
-    uint64_t  *compared;                                 /* two hashes of each rank: dt_comm_same [S8.8] */
-    dt_algorithm algorithm;                              /* what DT_AUTO means; DT_AUTO: the best */
-    int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for messages
-                                                            and for memory */
-    bool       wait_auto;                                /* nobody asked for another way to wait */
-    dt_comm_cost cost;
-    uint64_t   started, finished;                        /* flights 1..finished are over, started is the newest */
-    dti_flight flights[DTI_FLIGHTS];
-    dti_buffer spare[DTI_FLIGHTS];                       /* a stack: [taken ..) are free, kept from flight to flight */
-    int        taken;
-    dti_board  *board;                                   /* NULL: the ranks of this host share no memory */
-    size_t      board_bytes;                             /* of a board that only we and our watcher see; else 0 */
-    dti_pulse  *pulse;                                   /* ours, on the board; never NULL */
-    dti_pulse   own_pulse;                               /* where there is no board */
-    int         seat;                                    /* our place among the ranks of this host */
-    uint64_t    ticks, moves, steps;
-    double      step_began;
-    dti_watch   watch;
-    dti_glance *glance;                                  /* of each rank of this host */
-    struct dti_guard *guard;                             /* NULL: there is none */
-    long        watcher;                                 /* its process, where we have started it */
-    double      trace_zero;
-    dti_interval *trace;
-    size_t      traced, trace_most, untraced;
-    dti_comm_block *block;                               /* NULL: not all ranks share memory */
-    bool       on_memory;                                /* what is waited for comes through the block, not as a message */
-    uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
-    uint32_t   given;                                    /* a bit for each part of chunk number `written` that has our numbers */
-    int        place;                                    /* where we wait: 1 + our core, or 0 */
-    uint32_t   event;                                    /* of that place, before the last test */
-    dti_mailbox   *boxes;                                    /* threads: one for each rank */
-    dti_letter *letters;                                 /* ours to send: one for each lane */
-    dti_letter *arrived;                                 /* taken from our box and not yet expected */
-#ifdef DTRAIN_WITH_MPI
-    MPI_Comm   mpi, mpi_messages;
-    MPI_Win    window;
-    bool       ends_mpi, has_window;
-    MPI_Comm   leaders;                                  /* the first ranks of the hosts; MPI_COMM_NULL on all others */
-    struct dti_peer *peer;                               /* of each host, where there are several and we are a first rank */
-    double     beaten, still;                            /* when beats were last looked after; seconds without a move here */
-    uint64_t   still_moves;
-#endif
-};
-
-static dti_comm_line *dti_line_of(const dt_comm *c, int rank) { return (dti_comm_line *)(void *)(c->block + 1) + rank; }
-
-static char *dti_chunk_of(const dt_comm *c, int rank, uint64_t chunk) {
-    size_t index = (size_t)rank * DTI_DEPTH + (size_t)(chunk % DTI_DEPTH);
-    return (char *)dti_line_of(c, c->size) + index * c->block->chunk;
-}
-
-static size_t dti_block_chunk(int p) {
-    size_t most = (size_t)32 * 1024 * 1024 / DTI_DEPTH / (size_t)p / 4096 * 4096;    /* containers have 64 MB of shared memory */
-    return most < 4096 ? 4096 : most < DTI_CHUNK ? most : DTI_CHUNK;
-}
-
-static size_t dti_board_bytes(int p) { return sizeof(dti_board) + (size_t)p * sizeof(dti_pulse); }
-
-static dti_pulse *dti_pulse_at(const dt_comm *c, int seat) { return (dti_pulse *)(void *)(c->board + 1) + seat; }
-
-static size_t dti_block_bytes(int p) {
-    return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_comm_line) + DTI_DEPTH * dti_block_chunk(p));
-}
-
-DT_API int dt_comm_rank(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->rank; }
-DT_API int dt_comm_size(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->size; }
-DT_API int dt_comm_hosts(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->hosts; }
-DT_API const char *dt_comm_backend_name(const dt_comm *c) { DTI_NEED(c, "comm", "?"); return c->backend->name; }
-DT_API dt_comm_cost dt_comm_times(const dt_comm *c) { DTI_NEED(c, "comm", ((dt_comm_cost){ .wait = 0.0 })); return c->cost; }
-DT_API void dt_comm_abort(dt_comm *c, int exit_code) { DTI_NEED(c, "comm", ); c->backend->stop(c, exit_code); }
-
-static dt_err dti_check_rank(const dt_comm *c, const char *who, int rank) {
-    return rank >= 0 && rank < c->size ? DT_OK : dti_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
-}
-
-DT_API const char *dt_comm_host(const dt_comm *c, int rank) {
-    DTI_NEED(c, "comm", "?");
-    return dti_check_rank(c, __func__, rank) == DT_OK ? c->host[rank] : "?";
-}
-
-/* Spinning pays only while every rank has a core; a test of shared memory takes well under a microsecond, and a rank
-   that is later than 20 microseconds will be a good deal later. */
-DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
-    DTI_NEED(c, "comm", );
-    if (dti_check_enum(__func__, "way to wait", wait, DT_WAIT_SLEEP + 1u) != DT_OK) return;
-    int cores = dt_cores();
-    bool enough = c->here <= cores;
-    c->wait_auto = wait == DT_WAIT_AUTO;
-    c->spins = wait == DT_WAIT_SPIN ? INT_MAX : wait == DT_WAIT_AUTO && enough ? 100 : 0;
-    c->yields[0] = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : 2000;
-    c->yields[1] = wait == DT_WAIT_AUTO && !enough ? 10 : c->yields[0];
-}
-
-static void dti_comm_wait_from_environment(dt_comm *c) {
-    const char *text = getenv("DTRAIN_WAIT");
-    dt_comm_set_wait(c, !text                        ? DT_WAIT_AUTO
-                      : strcmp(text, "spin") == 0  ? DT_WAIT_SPIN
-                      : strcmp(text, "yield") == 0 ? DT_WAIT_YIELD
-                      : strcmp(text, "sleep") == 0 ? DT_WAIT_SLEEP : DT_WAIT_AUTO);
-}
-
-#define DTI_GET(atom) atomic_load_explicit(&(atom), memory_order_relaxed)
-#define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
-
-static dt_err dti_look_around(dt_comm *c);
-static void dti_beats(dt_comm *c, bool at_once);
-static dt_err dti_miss_a_host(dt_comm *c);
-static void dti_be_patient(dt_comm *c, double seconds);
-#ifdef DTRAIN_WITH_MPI
-static bool dti_speaks_first(dt_comm *c);
-static dt_err dti_watcher_start(dt_comm *c, int fd);
-static void dti_watcher_stop(dt_comm *c);
-static void dti_beats_start(dt_comm *c);
-static void dti_beats_stop(dt_comm *c);
-/* How far a rank has come with its end, as its guardian sees it. GOODBYE: it waits for the others to say it too; ENDING: all
-   have, and it remains to end MPI. */
-enum { DTI_SILENT, DTI_GOODBYE, DTI_ENDING, DTI_ENDED, DTI_ABORTED };
-static void dti_farewell(dt_comm *c, int farewell);
-static dt_err dti_guardian_start(struct dti_guard **guard);
-static void dti_start_over(const struct dti_guard *guard, bool well);
-static void dti_guard_hosts(dt_comm *c);
-static void *dti_map(size_t bytes);
-static void dti_unmap(void *memory, size_t bytes);
-static int dti_launched_ranks(void);
-#endif
-static dt_err dti_give_up(dt_comm *c, int failed);
-static void dti_trace_add(dt_comm *c, const char *name, double start, double end);
-
+#ifdef DTI_IMPLEMENT
 /* The work went forward: a piece of a collective, a step, a phase. */
 static void dti_moved(dt_comm *c) { DTI_SET(c->pulse->moves, ++c->moves); }
 
@@ -6143,7 +7542,7 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
     int failed = c->board ? atomic_load_explicit(&c->board->failed, memory_order_acquire) : 0;
     if (failed) return dti_give_up(c, failed - 1);
     DTI_SET(c->pulse->ticks, ++c->ticks);
-    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake: see [S10.3] */
+    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake: see [S11.3] */
     const dti_place *here = c->on_memory && c->place && c->wait_auto ? &c->block->place[c->place] : NULL;
     const int spins = !here ? c->spins : dti_awake(here) > 1 ? 0 : 20000;
     if (tries < spins) {
@@ -6155,240 +7554,10 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
     else sched_yield();
     return nap || c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
 }
-
-/* ==== [S8.5] Threads as ranks, and one rank alone ========================== */
-
-/* A sender puts its letter into the receiver's box, on top of what is there. The receiver empties its box into a list of
-   its own, copies from the letter that it expects, and marks it as taken, which tells the sender that its buffer is free
-   again. A lane carries one message at a time. Memory grows with the number of ranks, not with its square. */
-static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
-    m->pending = true;
-    if (m->incoming) return DT_OK;
-    dti_letter *letter = &c->letters[m->lane];
-    letter->from = c->rank, letter->lane = m->lane, letter->tag = m->tag, letter->buf = m->buf, letter->bytes = m->bytes;
-    atomic_store_explicit(&letter->taken, 0, memory_order_relaxed);
-    letter->next = atomic_load_explicit(&c->boxes[m->peer].first, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&c->boxes[m->peer].first, &letter->next, letter, memory_order_release,
-                                                  memory_order_relaxed)) {}
-    return DT_OK;
-}
-
-/* Takes the letter of that sender and lane out of the list; NULL if it has not arrived. */
-static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
-    dti_letter *box = atomic_exchange_explicit(&c->boxes[c->rank].first, NULL, memory_order_acquire);
-    while (box) {
-        dti_letter *letter = box;
-        box = letter->next;
-        letter->next = c->arrived;
-        c->arrived = letter;
-    }
-    for (dti_letter **at = &c->arrived; *at; at = &(*at)->next) {
-        dti_letter *letter = *at;
-        if (letter->from != from || letter->lane != lane) continue;
-        *at = letter->next;
-        return letter;
-    }
-    return NULL;
-}
-
-static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
-    if (!m->incoming) {
-        m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
-        return DT_OK;
-    }
-    dti_letter *letter = dti_expected_letter(c, m->peer, m->lane);
-    if (!letter) return DT_OK;
-    m->pending = false;
-    if (letter->bytes != m->bytes || letter->tag != m->tag)
-        return dti_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
-                        c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
-    memcpy(m->buf, letter->buf, m->bytes);
-    atomic_store_explicit(&letter->taken, 1, memory_order_release);
-    return DT_OK;
-}
-
-static void dti_threads_stop(dt_comm *c, int exit_code) {
-    int none = 0;
-    (void)exit_code;
-    atomic_compare_exchange_strong(&c->board->failed, &none, c->rank + 1);
-}
-
-DTI_LOCAL void dti_threads_close(dt_comm *c) { (void)c; }           /* dt_run_ranks owns what the ranks share */
-
-static void dti_alone_close(dt_comm *c) {
-    dti_release(c->board);
-    dti_release(c->boxes);
-}
-
-static const dti_backend dti_alone   = { "alone",   dti_threads_post, dti_threads_test, dti_threads_stop, dti_alone_close };
-#ifdef DTRAIN_WITH_THREADS
-static const dti_backend dti_threads = { "threads", dti_threads_post, dti_threads_test, dti_threads_stop, dti_threads_close };
 #endif
 
-static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
-    dt_comm *c = dti_alloc(sizeof *c);
-    if (!c) return NULL;
-    c->host = dti_alloc((size_t)size * (sizeof *c->host + 2 * sizeof *c->compared));
-    if (!c->host) return dti_release(c), NULL;
-    c->compared = (uint64_t *)(void *)(c->host + size);
-    c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
-    c->pulse = &c->own_pulse;
-    c->own_pulse.step = -1;
-    struct utsname machine; /* uname and select are there under a strict -std=c11, gethostname and nanosleep are not */
-    const char *name = uname(&machine) == 0 ? machine.nodename : "localhost";
-    for (int r = 0; r < size; ++r) snprintf(c->host[r], DTI_HOST, "%.*s", (int)DTI_HOST - 1, name);
-    dti_comm_wait_from_environment(c);
-    return c;
-}
-
-/* Takes this rank's place on the board, which the backend has filled with zeros. */
-static dt_err dti_take_seat(dt_comm *c, dti_board *board) {
-    const char *patience = getenv("DTRAIN_PATIENCE");
-    double seconds;
-    c->glance = dti_alloc((size_t)c->here * sizeof *c->glance);
-    if (!c->glance) return DT_ENOMEM;
-    c->board = board;
-    c->pulse = dti_pulse_at(c, c->seat);
-    DTI_SET(c->pulse->step, -1);
-    DTI_SET(c->pulse->rank, c->rank);
-    DTI_SET(c->pulse->pid, (int)getpid());
-    atomic_store_explicit(&c->pulse->state, DTI_RUNNING, memory_order_release);
-    if (patience && dt_number_parse(patience, &seconds) == DT_OK) dti_be_patient(c, seconds);
-    return DT_OK;
-}
-
-DT_API void dt_comm_free(dt_comm *c) {
-    if (!c) return;
-    atomic_store_explicit(&c->pulse->state, DTI_GONE, memory_order_release);
-    for (int i = 0; i < DTI_FLIGHTS; ++i) dti_release(c->flights[i].scratch.memory), dti_release(c->spare[i].memory);
-    c->backend->close(c);
-    dti_release(c->trace);
-    dti_release(c->glance);
-    dti_release(c->host);
-    dti_release(c);
-}
-
-static dti_comm_block *dti_block_behind(dti_board *board, int p) {
-    return (dti_comm_block *)(void *)((char *)board + dti_board_bytes(p));
-}
-
-/* Once, by one rank, before the others look. */
-static void dti_block_open(dti_board *board, int p) {
-    dti_comm_block *block = dti_block_behind(board, p);
-    block->chunk = dti_block_chunk(p);
-    block->together = p <= 2 * DTI_LOCKS || dt_cores() <= 2 * DTI_LOCKS;
-    block->places = 1;
-    block->place[0].ranks = (uint32_t)p;
-}
-
-/* What p threads share: a board with the memory to reduce through behind it, and the boxes with all letters behind them. */
-static bool dti_threads_share(int p, dti_board **board, dti_mailbox **boxes) {
-    *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
-    *boxes = dti_alloc((size_t)p * (sizeof **boxes + (DTI_FLIGHTS + 1) * sizeof(dti_letter)));
-    if (*board) dti_block_open(*board, p);
-    return *board && *boxes;
-}
-
-/* The board is taken in any case: to be freed with the communicator where it is alone. */
-static dt_err dti_threads_join(dt_comm *c, dti_board *board, dti_mailbox *boxes) {
-    c->boxes = boxes;
-    c->letters = (dti_letter *)(void *)(boxes + c->size) + (size_t)c->rank * (DTI_FLIGHTS + 1);
-    c->block = dti_block_behind(board, c->size);
-    return dti_take_seat(c, board);
-}
-
-DT_API dt_comm *dt_comm_alone(void) {
-    dt_comm *c = dti_comm_new(&dti_alone, 0, 1);
-    dti_board *board = NULL;
-    dti_mailbox *boxes = NULL;
-    bool good = c && dti_threads_share(1, &board, &boxes) && dti_threads_join(c, board, boxes) == DT_OK;
-    if (c && !good) {
-        c->board = board, c->boxes = boxes;
-        dt_comm_free(c), c = NULL;
-    }
-    if (!c) dti_fail(DT_ENOMEM, "no memory for a communicator");
-    return c;
-}
-
-#ifdef DTRAIN_WITH_THREADS
-typedef struct dti_rank {
-    dt_comm  *comm;
-    dt_err  (*fn)(dt_comm *comm, void *arg);
-    void     *arg;
-    dt_err    result;
-    bool      running;
-    _Atomic int returned;
-    char      message[sizeof dti_error_text];
-    pthread_t thread;
-} dti_rank;
-
-static void *dti_rank_main(void *pointer) {
-    dti_rank *r = pointer;
-    r->result = r->fn(r->comm, r->arg);
-    if (r->result != DT_OK) {
-        snprintf(r->message, sizeof r->message, "%s", dt_error());       /* dt_error() belongs to this thread */
-        dt_comm_abort(r->comm, 1);
-    }
-    atomic_store_explicit(&r->comm->pulse->state, DTI_GONE, memory_order_release);
-    atomic_store(&r->returned, 1);
-    return NULL;
-}
-
-/* Joins a thread. One that hangs cannot be ended from outside: after a second it is left to itself, and false. */
-static bool dti_rank_join(dti_rank *r, const dti_board *board) {
-    bool hung = atomic_load(&board->hung) && atomic_load(&board->failed) == r->comm->rank + 1;
-    for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) dti_doze(1000);
-    if (!hung || atomic_load(&r->returned)) return pthread_join(r->thread, NULL), true;
-    pthread_detach(r->thread);
-    return false;
-}
-
-static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
-    int first = atomic_load(&board->failed) - 1;
-    if (first < 0) return DT_OK;
-    if (atomic_load(&board->hung)) {
-        int witness = first == 0;                                        /* any other rank has given up, and says why */
-        return dti_fail(DT_ECOMM, "%s", ranks[witness].message);
-    }
-    if (ranks[first].result != DT_OK) return dti_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
-    return dti_fail(DT_ECOMM, "rank %d stopped the job", first);
-}
-
-DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
-    if (p < 1 || p > 1024) return dti_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
-    DTI_NEED(fn, "fn", DT_EARG);
-    dti_board *board = NULL;
-    dti_mailbox *boxes = NULL;
-    dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
-    bool good = ranks && dti_threads_share(p, &board, &boxes), joined = true;
-    dt_err result = good ? DT_OK : dti_fail(DT_ENOMEM, "no memory for %d ranks", p);
-
-    for (int r = 0; r < p && good; ++r) {
-        ranks[r].comm = dti_comm_new(&dti_threads, r, p), ranks[r].fn = fn, ranks[r].arg = arg;
-        good = ranks[r].comm && dti_threads_join(ranks[r].comm, board, boxes) == DT_OK;
-        if (!good) result = dti_fail(DT_ENOMEM, "no memory for rank %d", r);
-    }
-    for (int r = 1; r < p && good; ++r) {
-        ranks[r].running = pthread_create(&ranks[r].thread, NULL, dti_rank_main, &ranks[r]) == 0;
-        if (ranks[r].running) continue;
-        result = dti_fail(DT_ENOMEM, "rank %d of %d: the system gives no more threads", r, p);
-        dt_comm_abort(ranks[r].comm, 1);                                 /* those that run already must not wait for it */
-        good = false;
-    }
-    if (good) dti_rank_main(&ranks[0]);
-    for (int r = 1; r < p && ranks; ++r)
-        if (ranks[r].running) joined = dti_rank_join(&ranks[r], board) && joined;
-
-    if (result == DT_OK) result = dti_ranks_result(ranks, board);
-    if (!joined) return result;                                          /* the thread that hangs may still use all this */
-    for (int r = 0; r < p && ranks; ++r) dt_comm_free(ranks[r].comm);
-    dti_release(boxes), dti_release(board), dti_release(ranks);
-    return result;
-}
-#endif /* DTRAIN_WITH_THREADS */
-
-/* ==== [S8.6] Flights: carrying collectives out ============================= */
-
+/* ==== [E2.3] Flights: carrying collectives out ============================= */
+#ifdef DTI_IMPLEMENT
 static size_t dti_type_size(dt_type type) { return type == DT_F32 ? 4 : 8; }
 
 /* y[i] = y[i] op x[i] */
@@ -6621,9 +7790,6 @@ static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
 
 /* ---- all of them ---- */
 
-static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f);
-static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done);
-
 static dti_flight *dti_flight_of(dt_comm *c, uint64_t number) { return &c->flights[number % DTI_FLIGHTS]; }
 
 /* Brings every flight forward, the oldest first. */
@@ -6833,12 +7999,19 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
     DT_TRY(dti_post(c, &out, false, dti_unconst(send), send_bytes, to, DTI_FLIGHTS, tag));
     return dti_messages_wait(c, &out, &in);
 }
+#endif
 
-/* ==== [S8.7] MPI ============================================================
+/* ==== [E3] MPI =============================================================
+
+   What differs where ranks are processes: how they are started, which share a host and its memory, how a message goes
+   when they do not, and how MPI ends. */
+
+/* ==== [E3.1] MPI ============================================================
 
    A blocking MPI call spins inside the library, and where ranks outnumber cores it holds the core that another rank
    needs: here a blocking MPI_Allreduce of 88 KB over more ranks than cores takes 11 to 44 ms. So every MPI operation
    is started, and tested in the same loop as everything else, with the core given away between the tests. */
+#ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
 static dt_err dti_mpi_failed(const dt_comm *c, const char *what, int code) {
@@ -7103,9 +8276,15 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 }
 
 #endif /* DTRAIN_WITH_MPI */
-#endif /* DTI_IMPLEMENT */
+#endif
 
-/* ==== [S8.8] Failure =======================================================
+/* ==== [E4] Failure =========================================================
+
+   A rank that dies, hangs, differs or never comes is noticed and named, and the job ends non-zero. This is the only
+   room that prints, forks, or ends a process: a watcher for each host, a guardian for each rank, and an usher for the
+   start, each a process of its own, and each only under MPI. */
+
+/* ==== [E4.1] Failure =======================================================
 
    A rank that dies, stops, loops for ever or leaves too early would leave the others waiting without a word, and some
    of these ways to fail end a job with exit code 0. So every rank shows signs of life (a few stores into memory that
@@ -8239,7 +9418,11 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { DTI_NEED(c, "comm", DT_EARG); 
 #endif /* DTRAIN_WITH_MPI */
 #endif /* DTI_IMPLEMENT */
 
-/* ==== [S8.9] The MPI doctor ================================================ */
+/* ==== [E5] Doctor, profile, trace ==========================================
+
+   What a program can say of itself: how its job was started, where its time went, and what it runs on. */
+
+/* ==== [E5.1] The MPI doctor ================================================ */
 #ifdef DTI_DECLARE
 
 /* What a program tells the doctor. Zero or NULL: not to be looked at. */
@@ -8266,7 +9449,7 @@ DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *te
 #include <sys/stat.h>
 #endif
 
-/* What two ranks must have in common to understand each other; for their floats, see [S5.9]. */
+/* What two ranks must have in common to understand each other; for their floats, see [E1.9]. */
 static uint64_t dti_build_hash(void) {
     char text[256];
     snprintf(text, sizeof text, "%s %s lanes %d pointer %zu big %d", DTRAIN_VERSION,
@@ -8432,7 +9615,6 @@ static dt_err dti_examine_settings(dt_comm *c, const char *settings, int odd, in
     return DT_OK;
 }
 
-
 static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program,
                                 const uint64_t *all, dti_notes *n) {
     int odd = dti_odd_one(all + DTI_BUILD, DTI_COLUMNS, c->size), lacks = -1;
@@ -8488,7 +9670,7 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
 }
 #endif /* DTI_IMPLEMENT */
 
-/* ==== [S8.10] Where the time went =========================================== */
+/* ==== [E5.2] Where the time went =========================================== */
 #ifdef DTI_DECLARE
 
 typedef struct dt_profile { double seconds, compute, wait, reduce; uint64_t bytes; } dt_profile;
@@ -8611,561 +9793,275 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     return error;
 }
 #endif /* DTI_IMPLEMENT */
-/* ==== [S9] Data =========================================================== */
 
-/* From bytes on disk to one step's images: the stroke font that synthetic
-   digits (and the charts of [S12]) are drawn with, IDX files, finding a data
-   set by name, partitions and samplers, and the batches that trainers ask for. */
+/* ==== [E5.3] The machine ================================================= */
 
-/* ==== [S9.1] Stroke font ==================================================
-   Our own font, drawn with one pen: every glyph is a few strokes, which the caller thickens. The charts [S12] write
-   with it at any size; the synthetic digits [S9] push its 0..9 through random affine maps.
-
-   Coordinates: x to the right, y upward, the baseline at 0, capitals and digits 1 high, small letters 0.7, descenders
-   down to -0.3. A glyph stands in a box from x = 0 to its width, which is also the distance to the next glyph; digits
-   are 0.76 wide, all of them, and centred at (0.38, 0.5). A stroke 0.1 thick stays inside the box
-   [0, width] x [DTI_FONT_BOTTOM, DTI_FONT_TOP].
-
-   The table writes a glyph in hundredths of the cap height: M lifts the pen and sets it down, a bare pair of numbers
-   draws a line to that point, and Q turns a corner: from the pen towards the first pair, ending at the second, along
-   a quarter of an ellipse where the two directions are square to each other.                                        */
-#ifdef DTI_IMPLEMENT
-
-#define DTI_FONT_TOP     1.20f
-#define DTI_FONT_BOTTOM -0.36f
-enum { DTI_FONT_TURN = 12, DTI_FONT_SEGMENTS = 256 };       /* lines drawn for one Q; the most lines in one glyph */
-
-typedef struct dti_segment { float x0, y0, x1, y1; } dti_segment;
-typedef struct dti_glyph { int code; int width; const char *path; } dti_glyph;
-
-static const dti_glyph dti_glyphs[] = {
-    { ' ',  38, "" },
-    { '!',  30, "M15 100 15 28 M15 0 15 5" },
-    { '"',  44, "M14 100 14 74 M30 100 30 74" },
-    { '#',  84, "M34 96 22 4 M62 96 50 4 M14 66 74 66 M10 34 70 34" },
-    { '$',  76, "M38 112 38 -12 M64 78 Q58 92 38 92 Q13 92 13 72 Q13 57 38 51 Q66 44 66 27 Q66 8 38 8 Q16 8 10 24" },
-    { '%', 100, "M82 100 18 0 M26 100 Q10 100 10 78 Q10 56 26 56 Q42 56 42 78 Q42 100 26 100 "
-                "M74 44 Q58 44 58 22 Q58 0 74 0 Q90 0 90 22 Q90 44 74 44" },
-    { '&',  88, "M80 0 25 62 Q16 72 16 81 Q16 100 34 100 Q52 100 52 82 Q52 68 32 56 Q10 43 10 25 Q10 0 36 0 Q64 0 74 42" },
-    { '\'', 28, "M14 100 14 74" },
-    { '(',  40, "M32 110 Q12 84 12 45 Q12 6 32 -20" },
-    { ')',  40, "M8 110 Q28 84 28 45 Q28 6 8 -20" },
-    { '*',  56, "M28 96 28 52 M9 85 47 63 M9 63 47 85" },
-    { '+',  76, "M38 79 38 17 M7 48 69 48" },
-    { ',',  30, "M16 4 16 0 Q15 -10 9 -18" },
-    { '-',  50, "M8 42 42 42" },
-    { '.',  30, "M15 0 15 5" },
-    { '/',  54, "M5 -12 49 108" },
-    { '0',  76, "M38 100 Q10 100 10 50 Q10 0 38 0 Q66 0 66 50 Q66 100 38 100" },
-    { '1',  76, "M18 80 44 100 44 0" },
-    { '2',  76, "M12 74 Q12 100 38 100 Q64 100 64 73 Q64 55 46 37 10 0 66 0" },
-    { '3',  76, "M13 80 Q15 100 37 100 Q61 100 61 78 Q61 54 37 54 27 54 M37 54 Q66 54 66 27 Q66 0 37 0 Q12 0 10 22" },
-    { '4',  76, "M50 0 50 100 8 28 70 28" },
-    { '5',  76, "M62 100 19 100 14 53 Q22 65 38 65 Q66 65 66 33 Q66 0 37 0 Q14 0 10 19" },
-    { '6',  76, "M61 88 Q55 100 40 100 Q10 100 10 44 10 32 Q10 0 38 0 Q66 0 66 31 Q66 62 38 62 Q10 62 10 32" },
-    { '7',  76, "M10 100 66 100 Q36 62 30 0" },
-    { '8',  76, "M38 54 Q14 54 14 77 Q14 100 38 100 Q62 100 62 77 Q62 54 38 54 "
-                "Q10 54 10 27 Q10 0 38 0 Q66 0 66 27 Q66 54 38 54" },
-    { '9',  76, "M15 12 Q21 0 36 0 Q66 0 66 56 66 68 Q66 100 38 100 Q10 100 10 69 Q10 38 38 38 Q66 38 66 68" },
-    { ':',  30, "M15 0 15 5 M15 57 15 62" },
-    { ';',  30, "M15 57 15 62 M16 4 16 0 Q15 -10 9 -18" },
-    { '<',  76, "M66 82 10 48 66 14" },
-    { '=',  76, "M8 62 68 62 M8 34 68 34" },
-    { '>',  76, "M10 82 66 48 10 14" },
-    { '?',  64, "M8 78 Q10 100 32 100 Q56 100 56 76 Q56 60 43 50 Q31 41 31 26 M31 0 31 5" },
-    { '@', 116, "M80 -14 Q70 -20 58 -20 Q10 -20 10 40 Q10 100 58 100 Q106 100 106 48 Q106 18 91 18 Q78 18 78 36 78 64 "
-                "M78 42 Q78 64 58 64 Q38 64 38 41 Q38 18 57 18 Q78 18 78 42" },
-    { 'A',  80, "M5 0 40 100 75 0 M17 34 63 34" },
-    { 'B',  78, "M15 0 15 100 40 100 Q63 100 63 77 Q63 54 40 54 15 54 M40 54 Q68 54 68 27 Q68 0 40 0 15 0" },
-    { 'C',  82, "M74 80 Q66 100 44 100 Q10 100 10 50 Q10 0 44 0 Q66 0 74 20" },
-    { 'D',  84, "M15 0 15 100 36 100 Q74 100 74 50 Q74 0 36 0 15 0" },
-    { 'E',  70, "M63 0 15 0 15 100 63 100 M15 53 56 53" },
-    { 'F',  66, "M15 0 15 100 61 100 M15 51 54 51" },
-    { 'G',  86, "M74 80 Q66 100 44 100 Q10 100 10 50 Q10 0 44 0 Q74 0 74 36 74 46 48 46" },
-    { 'H',  86, "M15 0 15 100 M71 0 71 100 M15 52 71 52" },
-    { 'I',  30, "M15 0 15 100" },
-    { 'J',  62, "M47 100 47 28 Q47 0 26 0 Q9 0 6 18" },
-    { 'K',  76, "M15 0 15 100 M68 100 15 40 M34 61 71 0" },
-    { 'L',  64, "M15 100 15 0 59 0" },
-    { 'M',  98, "M15 0 15 100 49 32 83 100 83 0" },
-    { 'N',  88, "M15 0 15 100 73 0 73 100" },
-    { 'O',  92, "M46 100 Q10 100 10 50 Q10 0 46 0 Q82 0 82 50 Q82 100 46 100" },
-    { 'P',  74, "M15 0 15 100 42 100 Q68 100 68 72 Q68 44 42 44 15 44" },
-    { 'Q',  92, "M46 100 Q10 100 10 50 Q10 0 46 0 Q82 0 82 50 Q82 100 46 100 M56 24 84 -8" },
-    { 'R',  78, "M15 0 15 100 42 100 Q68 100 68 73 Q68 46 42 46 15 46 M45 46 72 0" },
-    { 'S',  76, "M66 82 Q60 100 39 100 Q13 100 13 77 Q13 59 39 52 Q68 45 68 25 Q68 0 39 0 Q15 0 9 20" },
-    { 'T',  76, "M5 100 71 100 M38 100 38 0" },
-    { 'U',  84, "M14 100 14 34 Q14 0 42 0 Q70 0 70 34 70 100" },
-    { 'V',  78, "M5 100 39 0 73 100" },
-    { 'W', 110, "M5 100 29 0 55 90 81 0 105 100" },
-    { 'X',  78, "M8 100 70 0 M70 100 8 0" },
-    { 'Y',  76, "M5 100 38 48 71 100 M38 48 38 0" },
-    { 'Z',  76, "M10 100 66 100 8 0 68 0" },
-    { '[',  42, "M34 110 14 110 14 -20 34 -20" },
-    { '\\', 54, "M5 108 49 -12" },
-    { ']',  42, "M8 110 28 110 28 -20 8 -20" },
-    { '^',  70, "M12 58 35 100 58 58" },
-    { '_',  64, "M5 -12 59 -12" },
-    { '`',  40, "M11 102 27 84" },
-    { 'a',  70, "M13 56 Q18 70 34 70 Q55 70 55 47 55 0 M55 41 33 41 Q10 41 10 20 Q10 0 29 0 Q49 0 55 22" },
-    { 'b',  74, "M15 100 15 0 M15 35 Q15 70 40 70 Q64 70 64 35 Q64 0 40 0 Q15 0 15 35" },
-    { 'c',  62, "M56 55 Q51 70 35 70 Q10 70 10 35 Q10 0 35 0 Q51 0 56 15" },
-    { 'd',  74, "M59 100 59 0 M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35" },
-    { 'e',  68, "M10 36 58 36 Q58 70 34 70 Q10 70 10 35 Q10 0 35 0 Q51 0 57 15" },
-    { 'f',  44, "M39 98 Q37 100 33 100 Q18 100 18 82 18 0 M5 70 37 70" },
-    { 'g',  74, "M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35 M59 70 59 -4 Q59 -30 35 -30 Q20 -30 13 -20" },
-    { 'h',  72, "M15 100 15 0 M15 42 Q17 70 37 70 Q57 70 57 45 57 0" },
-    { 'i',  30, "M15 70 15 0 M15 94 15 98" },
-    { 'j',  34, "M19 70 19 -12 Q19 -30 5 -30 M19 94 19 98" },
-    { 'k',  66, "M15 100 15 0 M55 70 15 29 M29 43 60 0" },
-    { 'l',  36, "M15 100 15 14 Q15 0 28 0" },
-    { 'm', 106, "M15 70 15 0 M15 44 Q16 70 34 70 Q53 70 53 46 53 0 M53 44 Q55 70 73 70 Q91 70 91 46 91 0" },
-    { 'n',  72, "M15 70 15 0 M15 42 Q17 70 37 70 Q57 70 57 45 57 0" },
-    { 'o',  72, "M36 70 Q10 70 10 35 Q10 0 36 0 Q62 0 62 35 Q62 70 36 70" },
-    { 'p',  74, "M15 70 15 -30 M15 35 Q15 70 40 70 Q64 70 64 35 Q64 0 40 0 Q15 0 15 35" },
-    { 'q',  74, "M59 70 59 -30 M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35" },
-    { 'r',  48, "M15 70 15 0 M15 40 Q18 70 37 70 43 69" },
-    { 's',  60, "M50 57 Q45 70 30 70 Q11 70 11 53 Q11 41 30 36 Q52 31 52 18 Q52 0 30 0 Q12 0 8 15" },
-    { 't',  46, "M18 90 18 18 Q18 0 33 0 40 2 M5 70 37 70" },
-    { 'u',  72, "M15 70 15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
-    { 'v',  64, "M5 70 32 0 59 70" },
-    { 'w',  92, "M5 70 26 0 46 62 66 0 87 70" },
-    { 'x',  62, "M7 70 55 0 M55 70 7 0" },
-    { 'y',  64, "M5 70 32 0 M59 70 24 -20 Q20 -30 8 -30" },
-    { 'z',  62, "M9 70 53 70 7 0 55 0" },
-    { '{',  46, "M38 110 Q22 110 22 94 22 62 Q22 45 8 45 Q22 45 22 28 22 -4 Q22 -20 38 -20" },
-    { '|',  30, "M15 112 15 -22" },
-    { '}',  46, "M8 110 Q24 110 24 94 24 62 Q24 45 38 45 Q24 45 24 28 24 -4 Q24 -20 8 -20" },
-    { '~',  76, "M8 38 Q10 57 23 57 Q31 57 38 48 Q45 39 53 39 Q66 39 68 58" },
-    /* Beyond ASCII the signs that a chart says: degree, plus-minus, middle dot, times, divide, dotless i, mu, alpha, beta,
-       dashes, apostrophe, dots, arrow, minus, about, bounds. More are made of these below. */
-    { 0x00b0, 44, "M22 100 Q8 100 8 85 Q8 70 22 70 Q36 70 36 85 Q36 100 22 100" },
-    { 0x00b1, 76, "M38 88 38 32 M8 60 68 60 M8 14 68 14" },
-    { 0x00b5, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
-    { 0x00b7, 30, "M15 42 15 47" },
-    { 0x00d7, 68, "M12 70 56 26 M56 70 12 26" },
-    { 0x00f7, 76, "M8 48 68 48 M38 76 38 81 M38 15 38 20" },
-    { 0x0131, 30, "M15 70 15 0" },
-    { 0x03b1, 78, "M66 70 Q60 0 34 0 Q10 0 10 35 Q10 70 34 70 Q56 70 70 0" },
-    { 0x03b2, 74, "M15 -30 15 72 Q15 100 38 100 Q60 100 60 79 Q60 57 36 56 Q65 55 65 28 Q65 0 39 0 Q20 0 15 16" },
-    { 0x03bc, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
-    { 0x2013, 66, "M6 42 60 42" },
-    { 0x2014, 106, "M6 42 100 42" },
-    { 0x2019, 28, "M14 100 14 94 Q13 84 8 79" },
-    { 0x2026, 90, "M15 0 15 5 M45 0 45 5 M75 0 75 5" },
-    { 0x2192, 96, "M8 42 88 42 M64 62 88 42 64 22" },
-    { 0x2212, 76, "M8 48 68 48" },
-    { 0x2248, 76, "M8 54 Q10 73 23 73 Q31 73 38 64 Q45 55 53 55 Q66 55 68 74 M8 24 Q10 43 23 43 Q31 43 38 34 Q45 25 53 25 Q66 25 68 44" },
-    { 0x2264, 76, "M66 92 10 60 66 28 M10 8 66 8" },
-    { 0x2265, 76, "M10 92 66 60 10 28 M10 8 66 8" },
-};
-static const dti_glyph dti_glyph_missing = { 0, 60, "M10 0 50 0 50 100 10 100 10 0" };
-
-
-/* Marks, in the middle of a letter at x = 0; one above stands on a small letter here, and is pressed flat onto a high one. */
-static const dti_glyph dti_marks[] = {
-    { '`', 1, "M-10 98 6 84" },           { '\'', 1, "M10 98 -6 84" },         { '^', 1, "M-14 84 0 98 14 84" },
-    { '<', 1, "M-14 98 0 84 14 98" },     { ':', 1, "M-11 89 -11 94 M11 89 11 94" }, { '.', 1, "M0 89 0 94" },
-    { '-', 1, "M-15 90 15 90" },          { '~', 1, "M-16 86 -7 95 7 87 16 96" }, { '(', 1, "M-14 97 Q-13 84 0 84 Q13 84 14 97" },
-    { '%', 1, "M-4 98 -14 84 M14 98 4 84" }, { '*', 1, "M0 80 Q-9 80 -9 89 Q-9 98 0 98 Q9 98 9 89 Q9 80 0 80" },
-    { ',', 0, "M0 0 0 -8 Q11 -9 10 -18 Q8 -25 -8 -24" }, { ';', 0, "M6 0 Q-7 -13 3 -23 Q6 -26 14 -23" },
-    { '/', 0, "M-22 -6 22 76" },          { '=', 0, "M-24 82 24 82" },         { '+', 0, "M-27 38 -1 62" },
-};
-
-/* U+00C0 to U+017F, two characters each: a letter and its mark, or two letters; a space is no mark. */
-static const char dti_latin[] =
-    "A`A'A^A~A:A*AEC,E`E'E^E:I`I'I^I:D=N~O`O'O^O~O:x O/U`U'U^U:Y'Thssa`a'a^a~a:a*aec,e`e'e^e:i`i'i^i:d=n~o`o'o^o~o:: o/u`u'u^u:y'thy:"
-    "A-a-A(a(A;a;C'c'C^c^C.c.C<c<D<d<D=d=E-e-E(e(E.e.E;e;E<e<G^g^G(g(G.g.G,g'H^h^H=h=I~i~I-i-I(i(I;i;I.i IJijJ^j^K,k,k L'l'L,l,L<l<L."
-    "l.L+l+N'n'N,n,N<n<n'N,n,O-o-O(o(O%o%OEoeR'r'R,r,R<r<S's'S^s^S,s,S<s<T,t,T<t<T=t=U~u~U-u-U(u(U*u*U%u%U;u;W^w^Y^y^Y:Z'z'Z.z.Z<z<s ";
-
-/* Characters that others stand for: raised and small ones (the digits and the minus of powers), spaces, hyphens, quotes. */
-static const struct { int code; char as; bool raised; } dti_stand_ins[] = {
-    { 0x2070, '0', true }, { 0x00b9, '1', true }, { 0x00b2, '2', true }, { 0x00b3, '3', true }, { 0x2074, '4', true },
-    { 0x2075, '5', true }, { 0x2076, '6', true }, { 0x2077, '7', true }, { 0x2078, '8', true }, { 0x2079, '9', true },
-    { 0x207b, '-', true }, { 0x00a0, ' ', false }, { 0x2009, ' ', false }, { 0x202f, ' ', false }, { 0x2010, '-', false },
-    { 0x2011, '-', false }, { 0x2018, '\'', false }, { 0x201c, '"', false }, { 0x201d, '"', false }, { 0x201e, '"', false },
-};
-
-/* What a character is made of. */
-typedef struct dti_made { const dti_glyph *glyph, *second, *mark; bool raised; } dti_made;
-
-static dti_made dti_font_find(int code) {
-    if (code >= 32 && code <= 126) return (dti_made){ .glyph = &dti_glyphs[code - 32] };
-    for (size_t i = 95; i < sizeof dti_glyphs / sizeof *dti_glyphs; ++i)
-        if (dti_glyphs[i].code == code) return (dti_made){ .glyph = &dti_glyphs[i] };
-    for (size_t i = 0; i < sizeof dti_stand_ins / sizeof *dti_stand_ins; ++i)
-        if (dti_stand_ins[i].code == code) return (dti_made){ .glyph = &dti_glyphs[dti_stand_ins[i].as - 32], .raised = dti_stand_ins[i].raised };
-    if (code < 0xc0 || code > 0x17f) return (dti_made){ .glyph = &dti_glyph_missing };
-    const char *pair = &dti_latin[2 * (code - 0xc0)];
-    dti_made made = { .glyph = &dti_glyphs[pair[0] - 32] };
-    for (size_t i = 0; i < sizeof dti_marks / sizeof *dti_marks; ++i)
-        if (dti_marks[i].code == pair[1]) made.mark = &dti_marks[i];
-    if (!made.mark && pair[1] != ' ') made.second = &dti_glyphs[pair[1] - 32];
-    return made;
-}
-
-/* Its width in hundredths of a cap height. */
-static int dti_made_width(const dti_made *m) {
-    const int width = m->glyph->width + (m->second ? m->second->width : 0);
-    return m->raised ? width * 6 / 10 : width;
-}
-
-/* The next number of a path, in cap heights. Ours rather than strtof, which obeys the locale. */
-static float dti_font_number(const char **path) {
-    const char *s = *path;
-    while (*s == ' ') ++s;
-    const int sign = *s == '-' ? (++s, -1) : 1;
-    int value = 0;
-    for (; *s >= '0' && *s <= '9'; ++s) value = 10 * value + (*s - '0');
-    *path = s;
-    return (float)(sign * value) * 0.01f;
-}
-
-/* A path's lines, in cap heights, behind the n that are there; returns how many there are then. */
-static int dti_font_path(const char *path, dti_segment *segment, int n) {
-    float x = 0, y = 0;
-    for (;;) {
-        while (*path == ' ') ++path;
-        if (*path == 0) return n;
-        const char pen = *path == 'M' || *path == 'Q' ? *path++ : 'L';
-        const float px = dti_font_number(&path), py = dti_font_number(&path);
-        if (pen == 'L' && n < DTI_FONT_SEGMENTS) segment[n++] = (dti_segment){ x, y, px, py };
-        if (pen != 'Q') { x = px; y = py; continue; }
-
-        /* Cubic from (x,y) to (ex,ey), handles 0.5523 of the way to the corner (px,py): a quarter ellipse to 0.03 %. */
-        const float ex = dti_font_number(&path), ey = dti_font_number(&path), k = 0.5523f;
-        const float ax = x + k * (px - x), ay = y + k * (py - y), bx = ex + k * (px - ex), by = ey + k * (py - ey);
-        float fx = x, fy = y;
-        for (int i = 1; i <= DTI_FONT_TURN && n < DTI_FONT_SEGMENTS; ++i) {
-            const float t = (float)i / DTI_FONT_TURN, s = 1 - t;
-            const float w0 = s * s * s, w1 = 3 * s * s * t, w2 = 3 * s * t * t, w3 = t * t * t;
-            const float tx = w0 * x + w1 * ax + w2 * bx + w3 * ex, ty = w0 * y + w1 * ay + w2 * by + w3 * ey;
-            segment[n++] = (dti_segment){ fx, fy, tx, ty };
-            fx = tx; fy = ty;
-        }
-        x = ex; y = ey;
-    }
-}
-
-/* Lines stretched from (0,0), and then moved. */
-static void dti_font_move(dti_segment *segment, int n, float sx, float sy, float x, float y) {
-    for (int i = 0; i < n; ++i)
-        segment[i] = (dti_segment){ sx * segment[i].x0 + x, sy * segment[i].y0 + y, sx * segment[i].x1 + x, sy * segment[i].y1 + y };
-}
-
-/* A mark of `count` lines onto a letter: made narrower where it would reach out of the letter's box, 0.05 inside of it. */
-static void dti_font_set_mark(dti_segment *mark, int count, const dti_made *m) {
-    const char letter = (char)m->glyph->code;
-    const bool high = (letter >= 'A' && letter <= 'Z') || strchr("bdfhklt", letter), above = m->mark->width > 0;
-    const float half = 0.005f * (float)m->glyph->width;
-    float reach = 0;
-    for (int i = 0; i < count; ++i) reach = fmaxf(reach, fmaxf(fabsf(mark[i].x0), fabsf(mark[i].x1)));
-    const float sx = reach > half - 0.05f ? (half - 0.05f) / reach : 1;
-    if (!high || (!above && m->mark->code != '/')) dti_font_move(mark, count, sx, 1, half, 0);
-    else if (above) dti_font_move(mark, count, sx, 0.5f, half, 0.65f); /* from 0.80 to 0.98, to 1.05 to 1.14 */
-    else dti_font_move(mark, count, sx, 1.4f, half, 0);
-}
-
-/* dti_font_strokes                                                                                          [S9.1]
-   The glyph of a Unicode code point as line segments, in the coordinates above; a code point the font lacks is an empty
-   box. Consecutive segments of one stroke share an end. segment holds DTI_FONT_SEGMENTS, overwritten; width may be
-   NULL. Returns the number of segments: 0 only for a space. A lone dot is a segment 0.05 long.                      */
-DTI_LOCAL int dti_font_strokes(int code, dti_segment *segment, float *width) {
-    const dti_made m = dti_font_find(code);
-    int n = dti_font_path(m.glyph->path, segment, 0);
-    if (m.mark && m.mark->width && (m.glyph->code == 'i' || m.glyph->code == 'j')) --n; /* the mark takes the dot's place */
-    const int first = n;
-    if (m.second) n = dti_font_path(m.second->path, segment, n), dti_font_move(segment + first, n - first, 1, 1, 0.01f * (float)m.glyph->width, 0);
-    if (m.mark) n = dti_font_path(m.mark->path, segment, n), dti_font_set_mark(segment + first, n - first, &m);
-    if (m.raised) dti_font_move(segment, n, 0.6f, 0.6f, 0, 0.45f);
-    if (width) *width = (float)dti_made_width(&m) * 0.01f;
-    return n;
-}
-
-/* The next code point of UTF-8 text, 0 at its end. A malformed byte counts as one unknown character. */
-DTI_LOCAL int dti_text_next(const char **text) {
-    const unsigned char *s = (const unsigned char *)*text;
-    const int more = s[0] >= 0xf0 ? 3 : s[0] >= 0xe0 ? 2 : s[0] >= 0xc2 ? 1 : 0;
-    if (s[0] == 0) return 0;
-    int code = more == 3 ? s[0] & 7 : more == 2 ? s[0] & 15 : more == 1 ? s[0] & 31 : s[0] < 128 ? s[0] : 0xfffd;
-    for (int i = 1; i <= more; ++i) {
-        if ((s[i] & 0xc0) != 0x80) { *text += 1; return 0xfffd; }
-        code = code << 6 | (s[i] & 0x3f);
-    }
-    *text += 1 + more;
-    return code;
-}
-
-/* Width of the first `bytes` bytes of a text (SIZE_MAX: all of it) in cap heights. */
-DTI_LOCAL float dti_text_width(const char *text, size_t bytes) {
-    int width = 0;
-    const char *s = text;
-    while ((size_t)(s - text) < bytes) {
-        const int code = dti_text_next(&s);
-        if (code == 0) break;
-        const dti_made made = dti_font_find(code);
-        width += dti_made_width(&made);
-    }
-    return (float)width * 0.01f;
-}
-
-#endif
-/* ==== [S9.2] Datasets ===================================================== */
-
-/* A dataset is two blocks of bytes: the pixels of all images, one after the
-   other, and one label an image. Pixels stay bytes until a lane group is packed;
-   mean and std say how, x = (pixel/255 - mean[c]) / std[c]. */
+/* A time without the machine it was taken on says nothing, so every table and
+   every chart [E8] ends with one line about it. */
 #ifdef DTI_DECLARE
-#define DT_MAX_CHANNELS 16                /* of a dataset; a dt_batch made by hand may have more */
-typedef struct dt_dataset {
-    char name[32];                       /* "MNIST", "Fashion-MNIST", "synthetic digits", "IDX" */
-    uint32_t count;                      /* N images */
-    int channels, height, width, classes;
-    uint8_t *pixels;                     /* (N,C,H,W), one block */
-    uint8_t *labels;                     /* (N), each below classes */
-    float mean[DT_MAX_CHANNELS], std[DT_MAX_CHANNELS]; /* per channel, of pixel/255 */
-    char source[256];                    /* the folder or file it was read from */
-    uint64_t hash;                       /* of pixels and labels: equal hash, equal data */
-    bool is_view;                        /* the blocks belong to another dataset */
-} dt_dataset;
-
-/* dt_idx_load                                                  [S9.3]  chapter 2
-   Reads one pair of IDX files (LeCun, Cortes, Burges, "The MNIST database"), 1 channel, and measures mean and std.
-   Every size is held against the file's length before memory is asked for. DT_EIO if a file cannot be opened or read,
-   DT_EDATA if it is not what it should be, with one sentence that names the file and the numbers. *d is overwritten;
-   after an error it is empty. */
-DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes);
-
-/* dt_dataset_find                                              [S9.4]  chapter 2
-   Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data. "auto", or NULL, takes
-   MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone; where it is not and ./data has neither, the
-   synthetic digits. train->name says which. Asked for by name or by $DTRAIN_DATA and not there: DT_EIO with what is there
-   and how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
-DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which);
-
-/* dt_dataset_synthetic                                         [S9.5]  chapter 2
-   Draws count digits, 28x28: image i is a function of (seed, i) alone, the same bits on every machine. The sets of
-   dt_dataset_find are images 0..59999 and 60000..69999 of seed 1. About 12 us an image. DT_EARG if count is 0. */
-DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed);
-
-/* dt_dataset_view: images first .. first+count-1 of another dataset, not copied; `of` must outlive the view, which
-   keeps its mean and std. DT_EARG if the range is empty or leaves the dataset. */
-DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count);
-
-/* dt_dataset_free: gives the blocks back (a view has none) and empties the struct. An empty one is allowed, also NULL. */
-DT_API void dt_dataset_free(dt_dataset *d);
+/* dt_machine_caption                                                  [E5.3]
+   "Intel Xeon Processor, 2 cores, AVX-512, gcc 12.2.0, 2026-11-20" into n
+   bytes, cut to fit, always terminated. Processor and cores are those of the
+   machine that runs, compiler and instruction set those of the build; the date
+   is UTC. Not for several threads at once: it calls gmtime. */
+DT_API void dt_machine_caption(char *buf, size_t n);
 #endif
 
-#ifdef DTI_IMPLEMENT
-DT_API void dt_dataset_free(dt_dataset *d) {
-    if (!d) return;
-    if (!d->is_view) {
-        dti_release(d->pixels);
-        dti_release(d->labels);
-    }
-    memset(d, 0, sizeof *d);
-}
-
-DTI_LOCAL size_t dti_image_bytes(const dt_dataset *d) {
-    return dti_times((size_t)d->channels, dti_times((size_t)d->height, (size_t)d->width));
-}
-
-/* Sets the sizes and allocates both blocks. */
-static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int height, int width, int classes) {
-    d->count = count;
-    d->channels = 1;
-    d->height = height;
-    d->width = width;
-    d->classes = classes;
-    if (dti_times(count, dti_image_bytes(d)) > SIZE_MAX / 2)
-        return dti_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height, width);
-    d->pixels = dti_alloc((size_t)count * dti_image_bytes(d));
-    d->labels = dti_alloc(count);
-    return d->pixels && d->labels ? DT_OK : DT_ENOMEM;
-}
-
-/* Integer sums, so mean and std do not depend on the order of addition. */
-static void dti_dataset_measure(dt_dataset *d) {
-    const size_t plane = (size_t)d->height * (size_t)d->width;
-    for (int c = 0; c < d->channels; ++c) {
-        uint64_t sum = 0, squares = 0;
-        for (uint32_t n = 0; n < d->count; ++n) {
-            const uint8_t *x = d->pixels + ((size_t)n * (size_t)d->channels + (size_t)c) * plane;
-            for (size_t i = 0; i < plane; ++i) { sum += x[i]; squares += (uint64_t)x[i] * x[i]; }
-        }
-        const double count = (double)d->count * (double)plane, mean = (double)sum / count;
-        const double variance = (double)squares / count - mean * mean;
-        d->mean[c] = (float)(mean / 255.0);
-        d->std[c] = variance > 0.0 ? (float)(sqrt(variance) / 255.0) : 1.0f; /* a constant image stays finite */
-    }
-}
-
-static void dti_dataset_hash(dt_dataset *d) {
-    d->hash = dt_hash(d->labels, d->count, dt_hash(d->pixels, (size_t)d->count * dti_image_bytes(d), 0));
-}
-
-/* A dataset that can be used: also one that a program has put together itself. */
-static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
-    if (!d) return dti_fail(DT_EARG, "%s: the dataset must not be NULL", who);
-    if (!d->pixels || !d->labels || d->count == 0) return dti_fail(DT_EARG, "%s: the dataset is empty", who);
-    if (d->channels < 1 || d->channels > DT_MAX_CHANNELS || d->height < 1 || d->width < 1)
-        return dti_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels", who, d->channels, d->height, d->width, DT_MAX_CHANNELS);
-    if (dti_times(d->count, dti_image_bytes(d)) > SIZE_MAX / 2)
-        return dti_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold", who, (unsigned)d->count, d->channels, d->height, d->width);
-    return DT_OK;
-}
-
-DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count) {
-    DTI_NEED(view, "view", DT_EARG);
-    DT_TRY(dti_check_dataset("a view", of));
-    if (count == 0 || first >= of->count || count > of->count - first)
-        return dti_fail(DT_EARG, "a view of %u images from %u on leaves the dataset \"%s\" of %u images", count, first,
-                        of->name, of->count);
-    dt_dataset v = *of;
-    v.pixels = of->pixels + (size_t)first * dti_image_bytes(of);
-    v.labels = of->labels + first;
-    v.count = count;
-    v.is_view = true;
-    dti_dataset_hash(&v);
-    *view = v;
-    return DT_OK;
-}
-#endif
-
-/* ==== [S9.3] IDX files ==================================================== */
-
-/* An IDX file is a header of big-endian 32-bit numbers and then the bytes:
-
-       images   0x00000803  N  rows  columns   N*rows*columns pixels
-       labels   0x00000801  N                  N labels
-
-   The header comes from outside, so nothing in it is believed: the length that it
-   promises must be the file's length, to the byte. Rows and columns end at 4096,
-   which keeps N*rows*columns below 2^56. */
-#ifdef DTI_IMPLEMENT
-typedef struct dti_idx {
-    FILE *file;
-    const char *path;
-    uint32_t count, rows, columns;
-} dti_idx;
-
-static uint32_t dti_big_endian(const uint8_t *b) {
-    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
-}
-
-enum { DTI_IDX_IMAGES = 0x803, DTI_IDX_LABELS = 0x801, DTI_IDX_MAX_SIDE = 4096 };
-
-/* Why the first bytes are not those of the wanted kind of file. */
-static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got, uint32_t wanted) {
-    const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
-    const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
-    if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b)
-        return dti_fail(DT_EDATA, "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
-    if (got < 4) return dti_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got, kind);
-    if (dti_big_endian(head) == (wanted ^ DTI_IDX_IMAGES ^ DTI_IDX_LABELS))
-        return dti_fail(DT_EDATA, "%s is an IDX file of %s where %s are expected: are the two files swapped?", path, other, kind);
-    return dti_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path, (unsigned)dti_big_endian(head),
-                    kind, (unsigned)wanted);
-}
-
-/* Opens the file, checks the header against the length, and leaves the position at the first data byte. */
-static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
-    const size_t header = wanted == DTI_IDX_IMAGES ? 16 : 8;
-    uint8_t head[16];
-    memset(f, 0, sizeof *f);
-    f->path = path;
-    f->file = dti_open_plain(path);
-    if (!f->file) return DT_EIO;
-    const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
-    if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0) return dti_fail(DT_EIO, "%s is not a plain file", path);
-    const size_t got = fread(head, 1, header, f->file);
-    if (ferror(f->file)) return dti_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
-    if (got < 4 || dti_big_endian(head) != wanted) return dti_idx_wrong_magic(path, head, got, wanted);
-    if (got < header) return dti_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got, header);
-    f->count = dti_big_endian(head + 4);
-    f->rows = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 8) : 1;
-    f->columns = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 12) : 1;
-    if (f->count == 0) return dti_fail(DT_EDATA, "%s holds no %s", path, wanted == DTI_IDX_IMAGES ? "images" : "labels");
-    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE || f->columns > DTI_IDX_MAX_SIDE)
-        return dti_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d", path, f->rows, f->columns,
-                        DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
-    const uint64_t promised = header + (uint64_t)f->count * f->rows * f->columns;
-    if ((uint64_t)length < promised)
-        return dti_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path, length,
-                        (unsigned long long)promised);
-    if ((uint64_t)length > promised)
-        return dti_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu", path,
-                        (unsigned long long)((uint64_t)length - promised), length, (unsigned long long)promised);
-    return DT_OK;
-}
-
-static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
-    const size_t bytes = (size_t)f->count * f->rows * f->columns, got = fread(out, 1, bytes, f->file);
-    return got == bytes ? DT_OK : dti_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path, got, bytes);
-}
-
-static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels, int classes) {
-    if (images->count != labels->count)
-        return dti_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path, images->count, labels->path, labels->count);
-    DT_TRY(dti_dataset_alloc(d, images->count, (int)images->rows, (int)images->columns, classes));
-    DT_TRY(dti_idx_read(images, d->pixels));
-    DT_TRY(dti_idx_read(labels, d->labels));
-    for (uint32_t n = 0; n < d->count; ++n)
-        if (d->labels[n] >= classes)
-            return dti_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes", labels->path, d->labels[n], n, classes);
-    return DT_OK;
-}
-
-DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes) {
-    dti_idx images, labels = { NULL, NULL, 0, 0, 0 };
-    DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
-    memset(d, 0, sizeof *d);
-    if (classes < 1 || classes > 256) return dti_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
-    dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
-    if (err == DT_OK) err = dti_idx_open(&labels, labels_path, DTI_IDX_LABELS);
-    if (err == DT_OK) err = dti_idx_read_pair(d, &images, &labels, classes);
-    if (images.file) fclose(images.file);
-    if (labels.file) fclose(labels.file);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
-    snprintf(d->name, sizeof d->name, "IDX");
-    snprintf(d->source, sizeof d->source, "%.255s", images_path);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
-}
-#endif
-
-/* ==== [S9.4] Finding a dataset ============================================ */
-
-/* $DTRAIN_DATA is searched first, then ./data. In each, a dataset is a folder
-   with four plain IDX files; torchvision's folder names are known too.
-   $DTRAIN_DATA may also point straight at the four files. They are named alike
-   for MNIST and Fashion-MNIST, so there the first ten labels decide.
-   A dataset counts as present when one of its four files is there; that the
-   others are missing is then an error, not a reason to take something else.
-   And who sets $DTRAIN_DATA asks for what it names: if that holds no dataset,
-   "auto" takes neither ./data nor the synthetic digits for it. */
 #ifdef DTI_IMPLEMENT
 #if defined(__unix__) || defined(__APPLE__)
-#include <dirent.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 #endif
 
-typedef struct dti_known_set {
-    const char *option, *name;
-    const char *folders[3];
-    float mean, std; /* of the training images' pixel/255, as everybody rounds them */
-} dti_known_set;
+/* The processor's name without its trademark signs and double spaces. */
+static void dti_cpu_name(char *out, size_t n) {
+    char raw[256] = "unknown processor";
+    if (!dti_proc_line("/proc/cpuinfo", "model name", raw, sizeof raw) && !dti_proc_line("/proc/cpuinfo", "Model", raw, sizeof raw)) {
+#if defined(__unix__) || defined(__APPLE__)
+        struct utsname u;
+        if (uname(&u) >= 0) snprintf(raw, sizeof raw, "%.60s %.60s", u.sysname, u.machine);
+#endif
+    }
+    size_t k = 0;
+    for (const char *s = raw; *s && k + 1 < n; ++s) {
+        if (strncmp(s, "(R)", 3) == 0) { s += 2; continue; }
+        if (strncmp(s, "(TM)", 4) == 0 || strncmp(s, "(tm)", 4) == 0) { s += 3; continue; }
+        if (*s == ' ' && (k == 0 || out[k - 1] == ' ')) continue;
+        out[k++] = *s;
+    }
+    if (n) out[k] = 0;
+}
 
-static const dti_known_set dti_known_sets[2] = {
-    { "mnist", "MNIST", { "mnist", "MNIST", "MNIST/raw" }, 0.1307f, 0.3081f },
-    { "fashion", "Fashion-MNIST", { "fashion", "fashion-mnist", "FashionMNIST/raw" }, 0.2860f, 0.3530f },
-};
+#if !defined(__GNUC__) || !(defined(__AVX512F__) || defined(__AVX__) || defined(__ARM_NEON) || defined(__SSE2__))
+#define DTI_SIMD "plain C"
+#elif defined(__AVX512F__)
+#define DTI_SIMD "AVX-512"
+#elif defined(__AVX2__)
+#define DTI_SIMD "AVX2"
+#elif defined(__AVX__)
+#define DTI_SIMD "AVX"
+#elif defined(__SSE2__)
+#define DTI_SIMD "SSE2"
+#else
+#define DTI_SIMD "NEON"
+#endif
 
-static const char *const dti_idx_files[4] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-                                              "t10k-labels-idx1-ubyte" };
+DT_API const char *dt_kernel_name(void) {
+    return DTI_W == 16 ? DTI_SIMD ", 16 lanes a register" : DTI_W == 8 ? DTI_SIMD ", 8 lanes a register"
+         : DTI_W == 4 ? DTI_SIMD ", 4 lanes a register" : DTI_SIMD ", one lane at a time";
+}
+
+DT_API void dt_machine_caption(char *buf, size_t n) {
+    char cpu[128], compiler[64], date[32] = "";
+    DTI_NEED(buf || n == 0, "buf", );
+    dti_cpu_name(cpu, sizeof cpu);
+#if defined(__clang__)
+    snprintf(compiler, sizeof compiler, "clang %d.%d.%d", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#elif defined(__GNUC__)
+    snprintf(compiler, sizeof compiler, "gcc %d.%d.%d", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#else
+    snprintf(compiler, sizeof compiler, "unknown compiler");
+#endif
+    const time_t now = time(NULL);
+    const struct tm *day = gmtime(&now);
+    if (day) strftime(date, sizeof date, "%Y-%m-%d", day);
+    const int cores = dt_cores();
+    snprintf(buf, n, "%s, %d core%s, %s, %s, %s", cpu, cores, cores == 1 ? "" : "s", DTI_SIMD, compiler, date);
+}
+#endif
+
+/* ==== [E6] Files ===========================================================
+
+   Files are written whole or not at all, and read with nothing in them believed: outputs and JSON, then the formats
+   made of them, saved parameters and CSV rows. */
+
+/* ==== [E6.1] Files ======================================================== */
+
+/* A file is replaced whole. What is written goes into a new file beside it,
+   which takes its name once all of it is on the disk: whoever reads meanwhile,
+   or after the power failed, finds the old file or the new one, never half.
+
+       x.part    created, written, flushed to the disk, closed, renamed to x
+       folder    flushed to the disk, so that the new name lasts as well
+
+   The new file gets the permissions and the owner of the old one, and a link is
+   followed to the file it names. Where a new file cannot take the old one's
+   place, the old one is written as it stands: a device, a pipe, a file with
+   several names, another user's file, a folder that takes no new files. */
+#ifdef DTI_DECLARE
+/* dt_check_writable: whether a file of this name could be written now, to be asked before the
+   hours of work that the file is for; nothing is changed. DT_EIO with the reason, such as a
+   folder that does not exist. */
+DT_API dt_err dt_check_writable(const char *path);
+#endif
+
+#ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/stat.h>
+/* POSIX functions are declared: unless the program asks for strict C and for nothing more. */
+#if defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE) || !(defined(__GLIBC__) || defined(__STRICT_ANSI__))
+#define DTI_POSIX_FILES
+#include <fcntl.h>
+#endif
+#endif
+
+/* Opens a file to read. A pipe or a device in its place is refused: opening a pipe would wait
+   until somebody writes. */
+static FILE *dti_open_plain(const char *path) {
+#if defined(__unix__) || defined(__APPLE__)
+    struct stat s;
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
+        const char *kind = S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device";
+        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, kind);
+        return NULL;
+    }
+#endif
+    errno = 0;
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+    return f;
+}
+
+/* A file being written. beside is empty where the target itself is written. */
+
+static dt_err dti_output_failed(const dti_output *o, int why) {
+    return dti_fail(DT_EIO, "%s: cannot write it: %s", o->path,
+                    why ? strerror(why) : "the reason is not known");
+}
+
+#ifdef DTI_POSIX_FILES
+/* A new file with the permissions and the owner of the old one, from its first moment no more
+   open than that. */
+static FILE *dti_create(const char *path, const struct stat *old) {
+    struct stat now;
+    const int fd =
+        open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
+    if (fd < 0) return NULL;
+    bool alike = fstat(fd, &now) == 0;
+    const bool ours = alike && (!old || (now.st_uid == old->st_uid && now.st_gid == old->st_gid));
+    if (alike && !ours) alike = fchown(fd, old->st_uid, old->st_gid) == 0;
+    if (alike && old) alike = fchmod(fd, old->st_mode & 07777) == 0;
+    FILE *f = alike ? fdopen(fd, "wb") : NULL;
+    if (f) return f;
+    const int why = errno;
+    close(fd);
+    unlink(path);
+    errno = why;
+    return NULL;
+}
+
+/* Opens the file beside. false: the target is to be written as it stands. true with no o->file:
+   errno says what failed. */
+static bool dti_output_beside(dti_output *o) {
+    struct stat old, link;
+    const bool there = stat(o->path, &old) == 0;
+    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0))
+        return false;
+    if (!there && (errno != ENOENT || !*o->path)) return false;
+    if (!there && lstat(o->path, &link) == 0) return false; /* a link to what is not there yet */
+    char *real = there ? realpath(o->path, NULL) : NULL;
+    const int length = snprintf(o->target, sizeof o->target, "%s", real ? real : o->path);
+    free(real);
+    if (length < 0 || (size_t)length >= sizeof o->target) return false;
+    /* x.part may be a file of the user's, or of another run's */
+    for (int i = 1; i < 100; ++i) {
+        if (i == 1) snprintf(o->beside, sizeof o->beside, "%s.part", o->target);
+        else snprintf(o->beside, sizeof o->beside, "%s.part%d", o->target, i);
+        o->file = dti_create(o->beside, there ? &old : NULL);
+        if (o->file || errno != EEXIST) break;
+    }
+    if (o->file) return true;
+    o->beside[0] = '\0';
+    return !there ||
+           (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
+}
+
+/* Waits until the disk has it. What is no file of a disk cannot be waited for. */
+static bool dti_flush_to_disk(int fd) {
+    return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
+}
+
+static bool dti_flush_folder(const char *path) {
+    char folder[DTI_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1,
+             slash ? path : ".");
+    const int fd = open(folder, O_RDONLY | O_CLOEXEC);
+    /* a folder may be written and not read: this is all there is to do */
+    if (fd < 0) return true;
+    const bool good = dti_flush_to_disk(fd);
+    close(fd);
+    return good;
+}
+
+DT_API dt_err dt_check_writable(const char *path) {
+    DTI_NEED(path, "path", DT_EARG);
+    dti_output o = { .path = path };
+    if (dti_output_beside(&o)) {
+        if (!o.file) return dti_output_failed(&o, errno);
+        fclose(o.file);
+        unlink(o.beside);
+        return DT_OK;
+    }
+    struct stat s;
+    /* not opened: whoever reads a pipe would take that for its end */
+    if (stat(path, &s) == 0) {
+        if (S_ISDIR(s.st_mode)) return dti_output_failed(&o, EISDIR);
+        return access(path, W_OK) == 0 ? DT_OK : dti_output_failed(&o, errno);
+    }
+    /* what a link names comes into being, empty */
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return dti_output_failed(&o, errno);
+    close(fd);
+    return DT_OK;
+}
+#else
+static bool dti_output_beside(dti_output *o) { (void)o; return false; }
+DT_API dt_err dt_check_writable(const char *path) {
+    DTI_NEED(path, "path", DT_EARG);
+    FILE *f = fopen(path, "ab");
+    if (f) fclose(f);
+    return f ? DT_OK : dti_output_failed(&(dti_output){ .path = path }, errno);
+}
+#endif
+
+static dt_err dti_output_open(dti_output *o, const char *path) {
+    memset(o, 0, sizeof *o);
+    o->path = path;
+    errno = 0;
+    if (!dti_output_beside(o)) o->file = fopen(path, "wb");
+    return o->file ? DT_OK : dti_output_failed(o, errno);
+}
+
+/* Gives up what was written. Where it was written in place, the half stays. */
+static void dti_output_drop(dti_output *o) {
+    fclose(o->file);
+    if (o->beside[0]) remove(o->beside);
+}
+
+/* Ends a file that is complete. It takes the name only if every byte has arrived. */
+static dt_err dti_output_close(dti_output *o) {
+    /* if not, errno is still that of the write that failed */
+    bool good = !ferror(o->file);
+    if (good) errno = 0;
+    good = good && fflush(o->file) == 0;
+#ifdef DTI_POSIX_FILES
+    good = good && dti_flush_to_disk(fileno(o->file));
+#endif
+    int why = errno;
+    if (fclose(o->file) != 0 && good) { good = false; why = errno; }
+    if (good && o->beside[0]) {
+        good = rename(o->beside, o->target) == 0;
+#ifdef DTI_POSIX_FILES
+        if (good && !dti_flush_folder(o->target)) return dti_output_failed(o, errno);
+#endif
+        why = errno;
+    }
+    if (good) return DT_OK;
+    if (o->beside[0]) remove(o->beside);
+    return dti_output_failed(o, why);
+}
 
 /* A file that is there but may not be read counts as present: opening it will say why. */
 static bool dti_file_exists(const char *path) {
@@ -9180,1356 +10076,194 @@ static bool dti_file_exists(const char *path) {
 #endif
     return there || (errno != ENOENT && errno != ENOTDIR);
 }
+#endif
 
-/* Where file i of a set is: train-images-idx3-ubyte, or train-images.idx3-ubyte, as some archives
-   unpack it. */
-static bool dti_idx_path(char *path, size_t size, const char *folder, int i, const char *suffix) {
-    const int length = snprintf(path, size, "%s/%s%s", folder, dti_idx_files[i], suffix);
-    if (length < 0 || (size_t)length >= size) return false;
-    char *mark = path + strlen(folder) + 1 + (strstr(dti_idx_files[i], "-idx") - dti_idx_files[i]);
-    if (dti_file_exists(path)) return true;
-    *mark = '.';
-    if (dti_file_exists(path)) return true;
-    *mark = '-';
+/* ==== [E6.2] JSON ========================================================= */
+
+/* Text between programs (RFC 8259): {"name": value, ...}, [value, ...], "text",
+   numbers. There is no tree of values here. Whoever reads knows what must come
+   next, and asks for that: a name, a number, one more item of a list. Anything
+   else is an error, so text from outside cannot lead anywhere, however deep its
+   brackets are. The first error stays, with the place it was met at. */
+#ifdef DTI_IMPLEMENT
+/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off,
+   overlong, half of a surrogate pair, or beyond U+10FFFF. */
+static size_t dti_utf8_bytes(const char *s, size_t left) {
+    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff,
+                   b = left > 1 ? (unsigned char)s[1] : 0;
+    const size_t n = a < 0x80 ? 1 : a < 0xc2 ? 0 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 0;
+    if (n > left) return 0;
+    for (size_t i = 1; i < n; ++i)
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+    if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0) || (a == 0xf0 && b < 0x90) ||
+        (a == 0xf4 && b >= 0x90))
+        return 0;
+    return n;
+}
+
+static size_t dti_utf8_put(char *out, uint32_t code) {
+    static const unsigned char first[5] = { 0, 0x00, 0xc0, 0xe0, 0xf0 };
+    const size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = n; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
+    out[0] = (char)(first[n] | code);
+    return n;
+}
+
+/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not
+   UTF-8 becomes U+FFFD. */
+static void dti_json_quote(char *out, const char *text) {
+    *out++ = '"';
+    for (size_t n; *text; text += n) {
+        if ((n = dti_utf8_bytes(text, strlen(text))) == 0) {
+            out += dti_utf8_put(out, 0xfffd);
+            n = 1;
+            continue;
+        }
+        if ((unsigned char)*text < ' ') {
+            out += sprintf(out, "\\u%04x", (unsigned)*text);
+            continue;
+        }
+        if (*text == '"' || *text == '\\') *out++ = '\\';
+        memcpy(out, text, n);
+        out += n;
+    }
+    memcpy(out, "\"", 2);
+}
+
+typedef struct dti_json {
+    const char *begin, *at, *end;                /* the text, and where the next byte is read */
+    const char *why;                             /* the first error; NULL: none so far */
+} dti_json;
+
+static bool dti_json_fail(dti_json *j, const char *why) {
+    if (!j->why) j->why = why;
     return false;
 }
 
-static bool dti_any_idx_file(const char *folder, const char *suffix) {
-    char path[DTI_PATH_MAX + 64];
-    for (int i = 0; i < 4; ++i)
-        if (dti_idx_path(path, sizeof path, folder, i, suffix)) return true;
-    return false;
+/* The next byte that is not blank, which stays where it is; 0 at the end. */
+static char dti_json_peek(dti_json *j) {
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'))
+        ++j->at;
+    return j->at < j->end ? *j->at : '\0';
 }
 
-static bool dti_is_fashion(const char *folder) {
-    static const uint8_t first[10] = { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 };
-    char path[DTI_PATH_MAX + 64];
-    uint8_t head[18];
-    FILE *f = dti_idx_path(path, sizeof path, folder, 1, "") ? dti_open_plain(path) : NULL;
-    const size_t got = f ? fread(head, 1, sizeof head, f) : 0;
-    if (f) fclose(f);
-    return got == sizeof head && memcmp(head + 8, first, sizeof first) == 0;
+/* For sentences, a string as it was written, which has no control characters: where it begins,
+   and how much to show. */
+static const char *dti_json_here(dti_json *j) { dti_json_peek(j); return j->at; }
+static int dti_json_shown(const dti_json *j, const char *from) {
+    size_t n = dti_min_size((size_t)(j->at - from), 80);
+    /* without the colon; cut inside a string, to its start */
+    while (n > 0 && from[n - 1] != '"') --n;
+    return (int)n;
 }
 
-typedef struct dti_search {
-    char folder[DTI_PATH_MAX]; /* where the files are */
-    char zipped[DTI_PATH_MAX]; /* a folder that has them with gzip only, for the error text */
-    bool found;
-} dti_search;
-
-static bool dti_search_folder(dti_search *s, const char *root, const char *sub) {
-    char folder[DTI_PATH_MAX];
-    const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
-    if (n < 0 || (size_t)n >= sizeof folder) return false;
-    if (!dti_any_idx_file(folder, "")) {
-        if (!s->zipped[0] && dti_any_idx_file(folder, ".gz")) memcpy(s->zipped, folder, sizeof folder);
-        return false;
-    }
-    memcpy(s->folder, folder, sizeof folder);
-    return s->found = true;
-}
-
-static void dti_search_set(dti_search *s, const dti_known_set *set, const char *given,
-                           bool elsewhere) {
-    for (int i = 0; given && i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
-    if (given && dti_is_fashion(given) == (set == &dti_known_sets[1]) &&
-        dti_search_folder(s, given, ""))
-        return;
-    for (int i = 0; elsewhere && i < 3; ++i)
-        if (dti_search_folder(s, "data", set->folders[i])) return;
-}
-
-/* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
-static void dti_describe_folder(const char *folder, char *text, size_t size) {
-#if defined(__unix__) || defined(__APPLE__)
-    DIR *d = opendir(folder);
-    if (!d) { snprintf(text, size, "%s", strerror(errno)); return; }
-    size_t used = (size_t)snprintf(text, size, "it holds");
-    int n = 0;
-    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] == '.' || ++n > 3) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s %.30s", n > 1 ? "," : "", e->d_name);
-    }
-    closedir(d);
-    for (char *c = text; *c; ++c) if ((unsigned char)*c < ' ') *c = '?';
-    if (n == 0) snprintf(text, size, "it is empty");
-    else if (n > 3) snprintf(text + used, size - used, " and %d more", n - 3);
-#else
-    snprintf(text, size, "it holds none of their files");
-    (void)folder;
-#endif
-}
-
-static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given,
-                              bool elsewhere) {
-    const char *advice =
-        "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
-    char held[160];
-    if (s->zipped[0])
-        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, "
-                        "or run \"make data\"", names, s->zipped);
-    if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
-    dti_describe_folder(given, held, sizeof held);
-    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held, elsewhere ? " nor in ./data" : "", advice);
-}
-
-/* part 0 are the training files, part 1 the test files. */
-static dt_err dti_load_part(dt_dataset *d, const char *folder, const dti_known_set *set, int part) {
-    char images[DTI_PATH_MAX + 64], labels[DTI_PATH_MAX + 64];
-    if (!d) return DT_OK;
-    dti_idx_path(images, sizeof images, folder, 2 * part, "");
-    dti_idx_path(labels, sizeof labels, folder, 2 * part + 1, "");
-    DT_TRY(dt_idx_load(d, images, labels, 10));
-    snprintf(d->name, sizeof d->name, "%s", set->name);
-    snprintf(d->source, sizeof d->source, "%.255s", folder);
-    d->mean[0] = set->mean;
-    d->std[0] = set->std;
-    return DT_OK;
-}
-
-static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *folder, const dti_known_set *set) {
-    dt_err err = dti_load_part(train, folder, set, 0);
-    if (err == DT_OK) err = dti_load_part(test, folder, set, 1);
-    if (err == DT_OK && train && test && (train->height != test->height || train->width != test->width))
-        err = dti_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder, train->height, train->width,
-                       test->height, test->width);
-    if (err != DT_OK) {
-        dt_dataset_free(train);
-        dt_dataset_free(test);
-    }
-    return err;
-}
-
-static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test);
-
-DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which) {
-    dti_search search = { .found = false };
-    if (train) memset(train, 0, sizeof *train);
-    if (test) memset(test, 0, sizeof *test);
-    const bool any = !which || strcmp(which, "auto") == 0;
-    const char *given = getenv("DTRAIN_DATA");
-    if (given && !*given) given = NULL;
-    for (int i = 0; i < 2; ++i) {
-        const dti_known_set *set = &dti_known_sets[i];
-        if (!any && strcmp(which, set->option) != 0) continue;
-        dti_search_set(&search, set, given, !any || !given);
-        if (search.found) return dti_load_set(train, test, search.folder, set);
-        if (!any) return dti_set_missing(&search, set->name, given, true);
-    }
-    if (any && given) return dti_set_missing(&search, "MNIST or Fashion-MNIST", given, false);
-    if (any || strcmp(which, "synthetic") == 0) return dti_synthetic_sets(train, test);
-    return dti_fail(DT_EARG, "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
-}
-#endif
-
-/* ==== [S9.5] Synthetic digits ============================================= */
-
-/* Digits drawn from the chart font's own strokes [S9.1], so that there is always
-   something to learn from. Each image bends, slants, turns, stretches and shifts
-   the strokes, moves their ends a little, draws them with a pen of random width
-   and softness, adds at times a stray stroke, and lays noise over all of it.
-
-   From the strokes on everything is integer arithmetic, in 1/64 of a pixel; the
-   two exceptions, one product and one square root, are single correctly rounded
-   operations on whole numbers below 2^24. No sine (a rotation by 2*atan(t) needs
-   only t), no sum that a compiler could fuse: every machine draws the same bits. */
-#ifdef DTI_IMPLEMENT
-enum {
-    DTI_DIGIT_SIDE = 28,
-    DTI_DIGIT_PIXELS = DTI_DIGIT_SIDE * DTI_DIGIT_SIDE,
-    DTI_DIGIT_LINES = 64,   /* most pieces of one digit */
-    DTI_PIXEL = 64,         /* units a pixel */
-    DTI_CAP = 1024,         /* units a cap height, before the map */
-    DTI_SYNTHETIC_SEED = 1, DTI_SYNTHETIC_TRAIN = 60000, DTI_SYNTHETIC_TEST = 10000
-};
-
-typedef struct dti_stroke_line { int x0, y0, x1, y1; } dti_stroke_line;
-typedef struct dti_digit { int count; dti_stroke_line line[DTI_DIGIT_LINES]; } dti_digit;
-
-/* Adds a line in pieces of at most a quarter of the cap height, so that bending shows. */
-static void dti_digit_add(dti_digit *d, dti_stroke_line l) {
-    const int dx = l.x1 - l.x0, dy = l.y1 - l.y0;
-    int pieces = 1;
-    while (dx * dx + dy * dy > pieces * pieces * (DTI_CAP / 4) * (DTI_CAP / 4)) ++pieces;
-    for (int i = 0; i < pieces && d->count < DTI_DIGIT_LINES; ++i)
-        d->line[d->count++] = (dti_stroke_line){ l.x0 + dx * i / pieces, l.y0 + dy * i / pieces, l.x0 + dx * (i + 1) / pieces,
-                                          l.y0 + dy * (i + 1) / pieces };
-}
-
-/* Rounded at 0.55 rather than 0.5: no point of the ten digits is within 0.002 units of that, so the last bit of the
-   font's float arithmetic, which a fused multiply-add may change, is rounded away. */
-static int dti_cap_units(float x) { return (int)floorf(x * (float)DTI_CAP + 0.45f); }
-
-/* One digit's strokes about its centre, y downward; the font's short chords are joined up to 1/8 of the cap height. */
-static void dti_digit_load(dti_digit *d, int digit) {
-    dti_segment segment[DTI_FONT_SEGMENTS];
-    const int count = dti_font_strokes('0' + digit, segment, NULL);
-    dti_stroke_line run = { 0, 0, 0, 0 };
-    d->count = 0;
-    for (int i = 0; i < count; ++i) {
-        const dti_stroke_line next = { dti_cap_units(segment[i].x0 - 0.38f), dti_cap_units(0.5f - segment[i].y0),
-                                dti_cap_units(segment[i].x1 - 0.38f), dti_cap_units(0.5f - segment[i].y1) };
-        const int dx = next.x1 - run.x0, dy = next.y1 - run.y0;
-        const bool joins = i > 0 && next.x0 == run.x1 && next.y0 == run.y1 && dx * dx + dy * dy < (DTI_CAP / 8) * (DTI_CAP / 8);
-        if (i > 0 && !joins) dti_digit_add(d, run);
-        run = (dti_stroke_line){ joins ? run.x0 : next.x0, joins ? run.y0 : next.y0, next.x1, next.y1 };
-    }
-    dti_digit_add(d, run);
-}
-
-/* A whole number in [low, high], from 32 random bits. */
-static int dti_between(uint32_t bits, int low, int high) {
-    return low + (int)((uint64_t)bits * (uint32_t)(high - low + 1) >> 32);
-}
-
-/* What one image does to the strokes. Fractions in 1/4096. */
-typedef struct dti_hand {
-    int bend[5];              /* second- and third-order terms, before the affine map */
-    int m00, m01, m10, m11;   /* the affine map, cap units to 1/64 pixel */
-    int x, y;                 /* where the centre goes, 1/64 pixel */
-    int radius, soft;         /* half the pen's width; width of its edge, 1/64 pixel */
-    int ink, noise;           /* brightness of the stroke, amplitude of the noise */
-    int wobble, strays;
-} dti_hand;
-
-static void dti_hand_draw(dti_hand *h, const uint32_t r[24]) {
-    for (int i = 0; i < 5; ++i) h->bend[i] = dti_between(r[i], -560, 560);
-    /* (cos, sin) = (1-t^2, 2t)/(1+t^2) with t = tan(angle/2); at most 22 degrees either way */
-    const int64_t t = dti_between(r[5], -796, 796), one = 4096, norm = one * one + t * t;
-    const int64_t cosine = one * (one * one - t * t) / norm, sine = 2 * one * one * t / norm;
-    const int64_t slant = dti_between(r[6], -1500, 1500);
-    const int64_t wide = dti_between(r[7], 3000, 5600), high = dti_between(r[8], 3500, 5400); /* 13.7 to 21 pixels high */
-    h->m00 = (int)(cosine * wide / one);
-    h->m10 = (int)(sine * wide / one);
-    h->m01 = (int)((cosine * slant / one - sine) * high / one);
-    h->m11 = (int)((sine * slant / one + cosine) * high / one);
-    h->x = 14 * DTI_PIXEL + dti_between(r[9], -3 * DTI_PIXEL, 3 * DTI_PIXEL);
-    h->y = 14 * DTI_PIXEL + dti_between(r[10], -2 * DTI_PIXEL, 2 * DTI_PIXEL);
-    h->radius = dti_between(r[11], 32, 100);
-    h->soft = dti_between(r[12], 64, 140);
-    h->ink = dti_between(r[13], 150, 255);
-    h->noise = dti_between(r[14], 0, 50);
-    h->wobble = dti_between(r[15], 0, 48);
-    h->strays = dti_between(r[16], 0, 3) / 3 * dti_between(r[17], 1, 2); /* none for three images of four */
-}
-
-static void dti_hand_point(const dti_hand *h, int u, int v, int *x, int *y) {
-    const int vv = v * v / 512, uv = u * v / 512, uu = u * u / 512;
-    const int bu = u + (h->bend[0] * vv + h->bend[1] * uv + h->bend[2] * (vv * v / 512)) / 4096;
-    const int bv = v + (h->bend[3] * uu + h->bend[4] * uv) / 4096;
-    *x = h->x + (h->m00 * bu + h->m01 * bv) / 4096;
-    *y = h->y + (h->m10 * bu + h->m11 * bv) / 4096;
-}
-
-/* nearest[i] = min(nearest[i], squared distance of pixel i's centre to the line), inside the box that the pen reaches. */
-static void dti_ink_line(int32_t *nearest, dti_stroke_line l, int reach) {
-    const int dx = l.x1 - l.x0, dy = l.y1 - l.y0, length2 = dx * dx + dy * dy;
-    const float per = length2 ? 256.0f / (float)length2 : 0.0f;
-    int left = ((dx < 0 ? l.x1 : l.x0) - reach) / DTI_PIXEL, right = ((dx < 0 ? l.x0 : l.x1) + reach) / DTI_PIXEL + 1;
-    int top = ((dy < 0 ? l.y1 : l.y0) - reach) / DTI_PIXEL, bottom = ((dy < 0 ? l.y0 : l.y1) + reach) / DTI_PIXEL + 1;
-    if (left < 0) left = 0;
-    if (top < 0) top = 0;
-    if (right > DTI_DIGIT_SIDE) right = DTI_DIGIT_SIDE;
-    if (bottom > DTI_DIGIT_SIDE) bottom = DTI_DIGIT_SIDE;
-    for (int i = top; i < bottom; ++i) {
-        int32_t *row = nearest + i * DTI_DIGIT_SIDE;
-        const int wy = i * DTI_PIXEL + DTI_PIXEL / 2 - l.y0;
-        for (int j = left; j < right; ++j) {
-            const int wx = j * DTI_PIXEL + DTI_PIXEL / 2 - l.x0;
-            int along = wx * dx + wy * dy;                  /* 0 at one end, length2 at the other */
-            along = along < 0 ? 0 : along > length2 ? length2 : along;
-            const int t = (int)((float)along * per);        /* the same, as 0..256 */
-            const int ex = wx - dx * t / 256, ey = wy - dy * t / 256, d = ex * ex + ey * ey;
-            row[j] = d < row[j] ? d : row[j];
-        }
-    }
-}
-
-static void dti_draw_strokes(int32_t *nearest, const dti_digit *digit, const dti_hand *h, uint64_t seed, uint32_t sample) {
-    const int reach = h->radius + h->soft;
-    for (int i = 0; i < DTI_DIGIT_PIXELS; ++i) nearest[i] = reach * reach;
-    int wx = 0, wy = 0, lastx = INT32_MAX, lasty = INT32_MAX;
-    for (int i = 0; i < digit->count; ++i) {
-        const dti_stroke_line g = digit->line[i];
-        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 1, sample, (uint32_t)i);
-        dti_stroke_line l;
-        if (g.x0 != lastx || g.y0 != lasty) { wx = dti_between(r.v[0], -h->wobble, h->wobble); wy = dti_between(r.v[1], -h->wobble, h->wobble); }
-        dti_hand_point(h, g.x0 + wx, g.y0 + wy, &l.x0, &l.y0);
-        wx = dti_between(r.v[2], -h->wobble, h->wobble);    /* the next piece of the stroke starts where this one ends */
-        wy = dti_between(r.v[3], -h->wobble, h->wobble);
-        dti_hand_point(h, g.x1 + wx, g.y1 + wy, &l.x1, &l.y1);
-        dti_ink_line(nearest, l, reach);
-        lastx = g.x1;
-        lasty = g.y1;
-    }
-    for (int i = 0; i < h->strays; ++i) {
-        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 2, sample, (uint32_t)i);
-        const int x = dti_between(r.v[0], 0, 28 * DTI_PIXEL), y = dti_between(r.v[1], 0, 28 * DTI_PIXEL);
-        dti_ink_line(nearest, (dti_stroke_line){ x, y, x + dti_between(r.v[2], -400, 400), y + dti_between(r.v[3], -400, 400) }, reach);
-    }
-}
-
-/* Pen profile: full ink inside the radius, falling to none over `soft`; then noise, two uniform numbers a pixel. */
-static void dti_develop(uint8_t *out, const int32_t *nearest, const dti_hand *h, uint64_t seed, uint32_t sample) {
-    const int reach = h->radius + h->soft;
-    for (int i = 0; i < DTI_DIGIT_PIXELS; i += 8) {
-        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 3, sample, (uint32_t)i / 8);
-        for (int k = 0; k < 8; ++k) {
-            const uint32_t bits = r.v[k / 2] >> (16 * (k & 1));
-            const int grain = (int)(bits & 255u) + (int)(bits >> 8 & 255u) - 255;
-            int inside = reach - (int)sqrtf((float)nearest[i + k]);
-            if (inside > h->soft) inside = h->soft;
-            const int value = inside * h->ink / h->soft + grain * h->noise / 256;
-            out[i + k] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
-        }
-    }
-}
-
-/* Images first .. first+count-1 of the seed's endless set. */
-static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint64_t seed) {
-    dti_digit digits[10];
-    int32_t nearest[DTI_DIGIT_PIXELS];
-    if (!d) return dti_fail(DT_EARG, "dt_dataset_synthetic: d must not be NULL");
-    memset(d, 0, sizeof *d);
-    if (count == 0) return dti_fail(DT_EARG, "a synthetic set needs at least 1 image");
-    const dt_err err = dti_dataset_alloc(d, count, DTI_DIGIT_SIDE, DTI_DIGIT_SIDE, 10);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
-    for (int i = 0; i < 10; ++i) dti_digit_load(&digits[i], i);
-    for (uint32_t n = 0; n < count; ++n) {
-        const uint32_t sample = first + n;
-        uint32_t words[24];
-        dti_hand hand;
-        for (uint32_t i = 0; i < 6; ++i) {
-            const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 0, sample, i);
-            memcpy(words + 4 * i, r.v, sizeof r.v);
-        }
-        dti_hand_draw(&hand, words);
-        d->labels[n] = (uint8_t)dti_between(words[23], 0, 9);
-        dti_draw_strokes(nearest, &digits[d->labels[n]], &hand, seed, sample);
-        dti_develop(d->pixels + (size_t)n * DTI_DIGIT_PIXELS, nearest, &hand, seed, sample);
-    }
-    snprintf(d->name, sizeof d->name, "synthetic digits");
-    snprintf(d->source, sizeof d->source, "drawn from the chart font, seed %llu", (unsigned long long)seed);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
-}
-
-DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed) { return dti_synthetic(d, 0, count, seed); }
-
-/* The test images are later ones of the same seed, and use the training images' mean and std. */
-static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test) {
-    if (train) DT_TRY(dti_synthetic(train, 0, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_SEED));
-    if (!test) return DT_OK;
-    const dt_err err = dti_synthetic(test, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_TEST, DTI_SYNTHETIC_SEED);
-    if (err != DT_OK) {
-        dt_dataset_free(train);
-        return err;
-    }
-    test->mean[0] = train ? train->mean[0] : test->mean[0];
-    test->std[0] = train ? train->std[0] : test->std[0];
-    return DT_OK;
-}
-#endif
-
-/* ==== [S9.6] Partition and sampler ======================================== */
-
-/* Two ways to give every rank its images. A partition cuts a shuffled dataset once
-   into shares, for workers that never meet (PSGD). The sampler deals a new shuffle
-   out in every epoch as PyTorch's DistributedSampler does, equally many to each
-   rank: it repeats or drops a few images to come out even, so its epoch depends on
-   P a little. The batches of [S9.7] do neither. */
-#ifdef DTI_DECLARE
-/* dt_partition                                                 [S9.6]  chapters 2 and 9
-   Cuts a permutation of 0..n-1 into k shares: share i is index[start[i]] .. index[start[i+1]-1]. index (n) and start
-   (k+1) are overwritten. fractions (k), each >= 0, with sum 1 to a thousandth, or NULL for equal shares; share i ends at
-   n times the sum of the first i+1 fractions, rounded, so that the sizes add up to n exactly and equal shares differ by
-   at most 1. DT_EARG on bad fractions or k = 0. */
-DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k, uint32_t n, uint64_t seed);
-
-/* PyTorch's torch.utils.data.DistributedSampler: ranks get per_rank = ceil(n/ranks) positions each, the permutation's
-   head repeated cyclically to fill the last; with drop_last, per_rank = floor(n/ranks) and the tail is left out. Rank r
-   takes positions r, r+ranks, r+2*ranks, ... of the epoch's permutation. */
-typedef struct dt_sampler_desc {
-    uint32_t count;      /* n images, at least 1 */
-    int rank, ranks;
-    bool shuffle, drop_last;
-    uint64_t seed;
-} dt_sampler_desc;
-
-typedef struct dt_sampler {
-    dt_sampler_desc desc;
-    uint32_t per_rank;   /* images of each rank in each epoch */
-    uint32_t *index;     /* (per_rank), this rank's images of the current epoch */
-    uint32_t *order;     /* (n), the epoch's permutation */
-} dt_sampler;
-
-DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc); /* allocates, and begins epoch 0 */
-DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch);           /* allocates nothing */
-DT_API void dt_sampler_free(dt_sampler *s);
-#endif
-
-#ifdef DTI_IMPLEMENT
-DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k, uint32_t n, uint64_t seed) {
-    double sum = 0.0, before = 0.0;
-    DTI_NEED((index || n == 0) && start, "index and start", DT_EARG);
-    if (k == 0) return dti_fail(DT_EARG, "a partition needs at least 1 share");
-    for (uint32_t i = 0; fractions && i < k; ++i) {
-        if (!(fractions[i] >= 0.0f && fractions[i] <= 1.0f))
-            return dti_fail(DT_EARG, "partition: fraction %u is %g, outside of 0 to 1", i, (double)fractions[i]);
-        sum += (double)fractions[i];
-    }
-    if (fractions && fabs(sum - 1.0) > 1e-3) return dti_fail(DT_EARG, "partition: the %u fractions add up to %g, not to 1", k, sum);
-    for (uint32_t i = 0; i < k; ++i) {
-        start[i] = fractions ? (uint32_t)(before / sum * (double)n + 0.5) : (uint32_t)((uint64_t)i * n / k);
-        if (fractions) before += (double)fractions[i];
-    }
-    start[k] = n;
-    dt_permutation(index, n, seed, DT_RNG_PARTITION, 0);
-    return DT_OK;
-}
-
-DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc) {
-    DTI_NEED(s, "s", DT_EARG);
-    memset(s, 0, sizeof *s);
-    DTI_NEED(desc, "desc", DT_EARG);
-    if (desc->count == 0) return dti_fail(DT_EARG, "the sampler has no images to deal out");
-    if (desc->ranks < 1 || desc->rank < 0 || desc->rank >= desc->ranks)
-        return dti_fail(DT_EARG, "sampler: rank %d of %d ranks", desc->rank, desc->ranks);
-    const uint32_t ranks = (uint32_t)desc->ranks;
-    s->desc = *desc;
-    s->per_rank = desc->count / ranks + (!desc->drop_last && desc->count % ranks != 0);
-    s->index = dti_alloc_many(s->per_rank, sizeof *s->index);
-    s->order = dti_alloc_many(desc->count, sizeof *s->order);
-    if (!s->index || !s->order) {
-        dt_sampler_free(s);
-        return DT_ENOMEM;
-    }
-    dt_sampler_set_epoch(s, 0);
-    return DT_OK;
-}
-
-DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch) {
-    DTI_NEED(s && s->order, "s, and what dt_sampler_init makes,", );
-    const uint32_t n = s->desc.count;
-    if (s->desc.shuffle) dt_permutation(s->order, n, s->desc.seed, DT_RNG_SHUFFLE, epoch);
-    else for (uint32_t i = 0; i < n; ++i) s->order[i] = i;
-    for (uint32_t i = 0; i < s->per_rank; ++i)
-        s->index[i] = s->order[((uint64_t)i * (uint32_t)s->desc.ranks + (uint32_t)s->desc.rank) % n];
-}
-
-DT_API void dt_sampler_free(dt_sampler *s) {
-    if (!s) return;
-    dti_release(s->index);
-    dti_release(s->order);
-    memset(s, 0, sizeof *s);
-}
-#endif
-
-/* ==== [S9.7] Exact global batches ========================================= */
-
-/* The batches that all training here uses. The epoch's permutation is cut into
-   global batches; a global batch into lane groups of 16 consecutive positions, the
-   last one possibly partial; and of its G groups, rank r of P takes groups
-   r*G/P .. (r+1)*G/P - 1, rounded down:
-
-       global batch of 128, 3 ranks   |0 1|2 3 4|5 6 7|     8 groups, 2 + 3 + 3
-
-   So for every P each image is used exactly once in an epoch, and a group holds
-   the same images in the same lanes. A rank may get no image in a step (count 0):
-   it still takes part in the step's sum. */
-#ifdef DTI_DECLARE
-typedef struct dt_batches_desc {
-    uint32_t global_batch;    /* images a step over all ranks; give this ... */
-    uint32_t per_rank_batch;  /* ... or this: the global batch is then this times the ranks */
-    int rank, size;           /* whose part of each batch: dt_comm_rank, dt_comm_size; size 0 means 1 */
-    uint64_t seed;
-    uint32_t epoch;           /* the epoch that dt_batches_init begins */
-    bool shuffle;             /* else in the order of the dataset or the subset */
-    bool drop_last;           /* leave a last, smaller global batch out */
-    const uint32_t *subset;   /* rows to use instead of all: a share, a sampler's index; not copied */
-    uint32_t subset_count;
-} dt_batches_desc;
-
-typedef struct dt_batches {
-    const dt_dataset *data;
-    dt_batches_desc desc;
-    uint32_t rank, size;
-    uint32_t batch;           /* images a full global batch */
-    uint32_t count;           /* images an epoch, dropped ones not counted */
-    uint32_t steps;           /* global batches an epoch */
-    uint32_t position;        /* images before the next global batch */
-    uint32_t epoch;
-    uint32_t *order;          /* the epoch's rows */
-} dt_batches;
-
-/* dt_batches_init: checks the description, allocates the one buffer and begins desc->epoch. The dataset and the subset
-   must stay. DT_EARG on a batch of 0, a rank outside of its size, or a subset row outside of the dataset. */
-DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc);
-/* dt_batches_begin: goes to the start of an epoch; its order depends on (seed, epoch) alone. Allocates nothing. */
-DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch);
-/* dt_batches_next: this rank's part of the next global batch; false at the end of the epoch, on all ranks at once. */
-DT_API bool dt_batches_next(dt_batches *it, dt_batch *out);
-DT_API void dt_batches_free(dt_batches *it);
-#endif
-
-#ifdef DTI_IMPLEMENT
-static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank, int size) {
-    DT_TRY(dti_check_dataset("batches", data));
-    if (size < 1 || rank < 0 || rank >= size) return dti_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
-    if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
-        return dti_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)", desc->global_batch, desc->per_rank_batch);
-    if (desc->per_rank_batch > UINT32_MAX / (uint32_t)size)
-        return dti_fail(DT_EARG, "batches: %u images for each of %d ranks are too many", desc->per_rank_batch, size);
-    if (!desc->subset) return DT_OK;
-    if (desc->subset_count == 0) return dti_fail(DT_EARG, "batches: the subset is empty");
-    for (uint32_t i = 0; i < desc->subset_count; ++i)
-        if (desc->subset[i] >= data->count)
-            return dti_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i, desc->subset[i], data->count);
-    return DT_OK;
-}
-
-DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc) {
-    DTI_NEED(it, "it", DT_EARG);
-    memset(it, 0, sizeof *it);
-    DTI_NEED(desc, "desc", DT_EARG);
-    const int rank = desc->rank, size = desc->size ? desc->size : 1;
-    DT_TRY(dti_batches_check(data, desc, rank, size));
-    const uint32_t n = desc->subset ? desc->subset_count : data->count;
-    it->data = data;
-    it->desc = *desc;
-    it->rank = (uint32_t)rank;
-    it->size = (uint32_t)size;
-    it->batch = desc->global_batch ? desc->global_batch : desc->per_rank_batch * it->size;
-    it->count = desc->drop_last ? n - n % it->batch : n;
-    it->steps = it->count / it->batch + (it->count % it->batch != 0);
-    it->order = dti_alloc_many(n, sizeof *it->order);
-    if (!it->order) return DT_ENOMEM;
-    dt_batches_begin(it, desc->epoch);
-    return DT_OK;
-}
-
-DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
-    DTI_NEED(it && it->order, "it, and what dt_batches_init makes,", );
-    const uint32_t *subset = it->desc.subset, n = subset ? it->desc.subset_count : it->data->count;
-    if (it->desc.shuffle) dt_permutation(it->order, n, it->desc.seed, DT_RNG_SHUFFLE, epoch);
-    else for (uint32_t i = 0; i < n; ++i) it->order[i] = i;
-    if (subset) for (uint32_t i = 0; i < n; ++i) it->order[i] = subset[it->order[i]];
-    it->epoch = epoch;
-    it->position = 0;
-}
-
-DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
-    DTI_NEED(it && it->order && out, "it, what dt_batches_init makes, and out", false);
-    const uint32_t left = it->count - it->position;
-    if (left == 0) return false;
-    const uint32_t global = dti_min_u32(left, it->batch), groups = global / DT_LANES + (global % DT_LANES != 0);
-    const uint32_t from = (uint32_t)((uint64_t)it->rank * groups / it->size) * DT_LANES;
-    const uint64_t end = ((uint64_t)it->rank + 1) * groups / it->size * DT_LANES;
-    const uint32_t to = end < global ? (uint32_t)end : global;
-    *out = (dt_batch){ .pixels = it->data->pixels, .labels = it->data->labels, .mean = it->data->mean, .std = it->data->std,
-                       .index = it->order + it->position + from, .count = to - from, .global_count = global,
-                       .first = it->position + from, .epoch = it->epoch, .channels = it->data->channels,
-                       .height = it->data->height, .width = it->data->width, .rows = it->data->count };
-    it->position += global;
+static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
+    if (j->why || dti_json_peek(j) != wanted) return dti_json_fail(j, otherwise);
+    ++j->at;
     return true;
 }
 
-DT_API void dt_batches_free(dt_batches *it) {
-    if (!it) return;
-    dti_release(it->order);
-    memset(it, 0, sizeof *it);
-}
-#endif
-/* ==== [S10] Training ====================================================== */
-
-/* ==== [S10.1] The verbs of data parallelism =============================== */
-#ifdef DTI_DECLARE
-/* Rank 0's parameter values reach every rank. */
-DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm);
-
-/* dt_average_gradients: each rank's gradient is its share of the global batch's mean [S6.1]; the shares are summed
-   over the ranks, exactly unless the net was built with float_sums, and dt_net_gradients holds the result on every
-   rank. dt_net_score becomes the global batch's. Uneven shares need no weights: each sample counts 1/global_count. */
-DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
-
-/* dt_average_parameters: values = sum over ranks of values / ranks, exact sums, the same bits on every rank. */
-DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm);
-
-/* dt_evaluate: score of the net on a whole data set with dropout off, its lane groups shared out over the ranks; no
-   sample is padded or dropped. Every rank gets the same sums. comm NULL: this process alone. DT_ECOMM if the
-   ranks' data, or their nets' batches, differ. */
-DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score);
-
-/* dt_check_replicas: DT_ECOMM, naming rank and tensor, unless every rank holds the same bits in every parameter. */
-DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm);
-#endif
-
-#ifdef DTI_IMPLEMENT
-DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
-    DT_TRY(dti_ready(__func__, net));
-    return dt_broadcast(comm, net->values, net->count * sizeof(float), 0);
+/* Whether one more item follows in a list or an object of which `count` have been read; takes the
+   comma or the end. */
+static bool dti_json_more(dti_json *j, int count, char end) {
+    if (j->why) return false;
+    if (dti_json_peek(j) == end) { ++j->at; return false; }
+    return count == 0 ||
+           dti_json_take(j, ',', end == '}' ? "',' or '}' is missing" : "',' or ']' is missing");
 }
 
-/* The score and a wish to stop, behind the gradient in the same message. */
-static void dti_attach_score(dt_net *net, bool stop) {
-    const int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
-    for (int i = 0; i < DTI_SCORE; ++i)
-        if (net->desc.float_sums) net->grad[net->trained + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
-        else net->fixed[net->trained + (size_t)i] = slot[i];
-}
-
-static bool dti_detach_score(dt_net *net) {
-    int64_t slot[DTI_SCORE];
-    for (int i = 0; i < DTI_SCORE; ++i)
-        slot[i] = net->desc.float_sums ? (int64_t)(net->grad[net->trained + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
-                                       : net->fixed[net->trained + (size_t)i];
-    net->score = (dt_score){ slot[0], slot[1], slot[2] };
-    return slot[3] > 0;
-}
-
-static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from, size_t to, dt_request *request) {
-    dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
-    if (net->desc.float_sums) { desc.buf = net->grad + from; desc.type = DT_F32; }
-    else { desc.buf = net->fixed + from; desc.type = DT_I64; }
-    return dt_allreduce_start(comm, &desc, request);
-}
-
-DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
-    dt_request request;
-    DT_TRY(dti_ready(__func__, net));
-    DTI_NEED(comm, "comm", DT_EARG);
-    if (dt_comm_size(comm) == 1) return DT_OK;
-    dti_attach_score(net, false);
-    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, net->trained + DTI_SCORE, &request));
-    DT_TRY(dt_allreduce_wait(comm, &request));
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
-    dti_detach_score(net);
-    return DT_OK;
-}
-
-/* A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is allowed. */
-static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish, bool *stop) {
-    const int ranks = dt_comm_size(comm);
-    if (stop) *stop = wish;
-    if (ranks == 1) return DT_OK;
-    memset(net->fixed, 0, net->count * sizeof(int64_t));
-    net->fixed[net->count] = wish;
-    size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
-    if (at < net->count) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)net->values[at]);
-    DT_TRY(dt_allreduce(comm, net->fixed, net->count + 1, DT_I64, DT_SUM, algorithm));
-    for (size_t i = 0; i < net->count; ++i) net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
-    if (stop) *stop = net->fixed[net->count] > 0;
-    return DT_OK;
-}
-
-DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
-    DT_TRY(dti_ready(__func__, net));
-    DTI_NEED(comm, "comm", DT_EARG);
-    return dti_average_parameters(net, comm, DT_AUTO, false, NULL);
-}
-
-/* A dataset that this net can look at. */
-static dt_err dti_check_data(const char *who, const dt_net *net, const dt_dataset *d) {
-    DT_TRY(dti_check_dataset(who, d));
-    char name[64];
-    snprintf(name, sizeof name, "%s: %s", who, *d->name ? d->name : "the dataset");
-    return dti_check_images(net, name, d->channels, d->height, d->width, d->mean, d->std);
-}
-
-/* All that a step reads of a data set; it may have been put together by hand. */
-static uint64_t dti_data_hash(const dt_dataset *d) {
-    const uint64_t numbers[] = { d->hash, d->count, (uint64_t)d->channels, (uint64_t)d->height,
-                                 (uint64_t)d->width, (uint64_t)d->classes };
-    const size_t bytes = (size_t)d->channels * sizeof(float);
-    return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
-}
-
-DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
-    DTI_NEED(score, "score", DT_EARG);
-    *score = (dt_score){ 0, 0, 0 };
-    DT_TRY(dti_ready(__func__, net));
-    DT_TRY(dti_check_data("evaluating", net, data));
-    const uint32_t batch = (uint32_t)net->max_groups * DT_LANES;
-    const int ranks = comm ? dt_comm_size(comm) : 1;
-    dt_batches it;
-    const bool was_training = net->training;
-    dt_err error = DT_OK;
-    const uint64_t rows = dt_hash(&batch, sizeof batch, dti_data_hash(data));
-    if (ranks > 1) DT_TRY(dt_comm_same(comm, "the data to evaluate, or their batches", rows));
-    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = batch, .rank = comm ? dt_comm_rank(comm) : 0, .size = ranks }));
-    net->training = false;
-    dt_comm_phase(comm, "evaluating");
-    for (dt_batch b; error == DT_OK && dt_batches_next(&it, &b);) {
-        if ((error = dt_net_load(net, &b)) == DT_OK && (error = dt_forward(net)) == DT_OK) {
-            dt_score mine = dt_net_score(net);
-            dt_score_add(score, &mine);
-        }
+static bool dti_json_hex(dti_json *j, uint32_t *code) { /* \u and four digits */
+    if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u')
+        return dti_json_fail(j, "an escape that JSON does not have");
+    *code = 0;
+    for (int i = 2; i < 6; ++i) {
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        const char *d = j->at[i] ? strchr(digits, j->at[i]) : NULL;
+        if (!d) return dti_json_fail(j, "\\u without four hexadecimal digits");
+        *code = *code << 4 | ((uint32_t)(d - digits) & 15);
     }
-    net->training = was_training;
-    net->masked = false; /* a backward pass would need dropout's masks */
-    dt_batches_free(&it);
-    if (error == DT_OK && ranks > 1) {
-        int64_t sums[3] = { score->loss_fixed, score->correct, score->count };
-        error = dt_allreduce(comm, sums, 3, DT_I64, DT_SUM, DT_AUTO);
-        *score = (dt_score){ sums[0], sums[1], sums[2] };
-    }
-    return error;
+    j->at += 6;
+    return true;
 }
 
-DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
-    DT_TRY(dti_ready(__func__, net));
-    DTI_NEED(comm, "comm", DT_EARG);
-    const dt_err error = dt_comm_same(comm, "parameters", dt_net_hash(net));
-    for (int i = 0; i < net->params && error == DT_ECOMM; ++i) { /* every rank has met it, so all look for the tensor together */
-        const dt_param *p = &net->param[i];
-        DT_TRY(dt_comm_same(comm, p->name, dti_hash_floats(p->value.data, dt_tensor_count(&p->value))));
+/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits,
+   DC00 + ten more. */
+static size_t dti_json_escape(dti_json *j, char *out) {
+    static const char letter[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    const char *known = j->end - j->at > 1 && j->at[1] ? strchr(letter, j->at[1]) : NULL;
+    uint32_t code, low = 0;
+    if (known) { j->at += 2; *out = meant[known - letter]; return 1; }
+    if (!dti_json_hex(j, &code)) return 0;
+    if (code >= 0xd800 && code < 0xe000) {
+        if (code >= 0xdc00 || !dti_json_hex(j, &low) || low < 0xdc00 || low > 0xdfff)
+            return dti_json_fail(j, "half of a surrogate pair");
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
-    return error;
+    return dti_utf8_put(out, code);
+}
+
+/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut,
+   and *length then >= size. */
+static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length) {
+    *length = 0;
+    if (!dti_json_take(j, '"', "'\"' is missing")) return false;
+    while (j->at < j->end && *j->at != '"') {
+        char one[4];
+        size_t n = 0;
+        if (*j->at == '\\') n = dti_json_escape(j, one);
+        else if ((unsigned char)*j->at < ' ') dti_json_fail(j, "a control character in a string");
+        else if ((n = dti_utf8_bytes(j->at, (size_t)(j->end - j->at))) > 0) {
+            memcpy(one, j->at, n);
+            j->at += n;
+        } else dti_json_fail(j, "a string that is not UTF-8");
+        if (n == 0) return false;
+        for (size_t i = 0; i < n; ++i)
+            if (*length + i + 1 < size) out[*length + i] = one[i];
+        *length += n;
+    }
+    if (size) out[dti_min_size(*length, size - 1)] = '\0';
+    return dti_json_take(j, '"', "a string without an end");
+}
+
+/* A name and its colon. */
+static bool dti_json_name(dti_json *j, char *out, size_t size, size_t *length) {
+    return dti_json_string(j, out, size, length) && dti_json_take(j, ':', "':' is missing");
+}
+
+/* A whole number from 0 to 2^64 - 1. */
+static bool dti_json_whole(dti_json *j, uint64_t *number) {
+    const char first = dti_json_peek(j), *from = j->at;
+    *number = 0;
+    if (first < '0' || first > '9')
+        return dti_json_fail(j, "a whole number, 0 or more, is missing");
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; ++j->at) {
+        const uint64_t digit = (uint64_t)(*j->at - '0');
+        if (*number > (UINT64_MAX - digit) / 10) return dti_json_fail(j, "a number beyond 64 bits");
+        *number = 10 * *number + digit;
+    }
+    if (first == '0' && j->at - from > 1) return dti_json_fail(j, "a number that begins with 0");
+    if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E'))
+        return dti_json_fail(j, "a number that is not whole");
+    return true;
+}
+
+/* [number, ...]: how many, or -1. More than `most` are an error. */
+static int dti_json_wholes(dti_json *j, uint64_t *out, int most) {
+    int n = 0;
+    dti_json_take(j, '[', "'[' is missing");
+    for (; dti_json_more(j, n, ']'); ++n) {
+        if (n == most) dti_json_fail(j, "a list that is too long");
+        else dti_json_whole(j, &out[n]);
+    }
+    return j->why ? -1 : n;
 }
 #endif
 
-/* ==== [S10.2] One epoch driver ============================================ */
-
-/* Every way to train walks through epochs and steps alike, and differs in what a step does: with all ranks together, alone,
-   or on values that are shared. So there is one driver, and a method [S10.3 to S10.5] hands it its step. */
-#ifdef DTI_DECLARE
-/* What a trainer tells after every step (on every rank). */
-typedef struct dt_progress {
-    int epoch, epochs;
-    uint32_t step, steps;      /* in this epoch, from 1 */
-    double seconds;            /* of training since the start */
-    uint64_t samples;          /* by all workers since the start, as far as this worker knows */
-    dt_score score;            /* of this epoch so far: all ranks' under synchronous SGD, this worker's own else */
-    bool epoch_ended;
-} dt_progress;
-
-typedef struct dt_train_desc {
-    const dt_dataset *data;
-    int epochs;
-    uint32_t batch;            /* samples a step over all ranks (Hogwild: samples a worker's step) */
-    uint64_t seed;             /* of shuffling and partition */
-    dt_algorithm algorithm;    /* of the sums of gradients, and of PSGD's averages; DT_AUTO is 0 */
-    size_t bucket_bytes;       /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
-    uint32_t check_every;      /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
-    bool pin;                  /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
-    uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
-    bool (*on_step)(const dt_progress *progress, void *user); /* false asks to stop; NULL is allowed */
-    void *user;
-} dt_train_desc;
-
-#define DT_BUCKET_BYTES ((size_t)1 << 20) /* a net as small as MNIST's then goes in one message, which is fastest */
-#define DT_MAX_EPOCHS_KEPT 256
-typedef struct dt_train_result {
-    double seconds;            /* the slowest worker's, training alone */
-    uint64_t samples;          /* trained on by all workers together */
-    dt_score score;            /* of the last epoch, all workers', as seen while training (dropout on) */
-    int epochs;                /* ended */
-    double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
-    bool stopped;              /* on_step asked to */
-} dt_train_result;
-#endif
-
-#ifdef DTI_IMPLEMENT
-static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt, const dt_train_desc *d) {
-    DT_TRY(dti_ready(who, net));
-    if (!opt || !d) return dti_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
-    if (opt->values != net->values) return dti_fail(DT_EARG, "%s: the optimizer was made for another net", who);
-    if (d->epochs < 1) return dti_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
-    if (d->batch < 1) return dti_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
-    DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
-    return dti_check_data("training", net, d->data);
-}
-
-/* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
-static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d) {
-    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->desc.direct, net->count, (uint64_t)net->list.layers, d->seed, d->batch,
-                                  (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm };
-    const char *name = opt->class->name;
-    uint64_t optimizer = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
-    optimizer = dt_hash(name, strlen(name), optimizer);
-    DT_TRY(dt_comm_same(comm, "the build, or how it rounds", dti_build_hash() ^ dti_arithmetic_hash()));
-    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
-    return dt_comm_same(comm, "the settings of training", dt_hash(settings, sizeof settings, optimizer));
-}
-
-typedef struct dti_training dti_training;
-
-typedef struct dti_method {
-    bool meets;                /* ranks begin and end each epoch together, and it took as long as the slowest one */
-    /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided that training ends. */
-    dt_err (*step)(dti_training *run, const dt_batch *batch);
-    /* on_step has asked to stop: sets run->stop where this rank may end by itself; else the wish travels with a later step. */
-    void (*wished)(dti_training *run);
-    dt_err (*epoch_end)(dti_training *run); /* NULL: nothing */
-} dti_method;
-
-/* One rank's training. */
-struct dti_training {
-    const dti_method *method;
-    void *own;                 /* the method's */
-    dt_net *net;
-    dt_optimizer *opt;
-    dt_comm *comm;
-    const dt_train_desc *d;
-    dt_train_result *result;
-    dt_batches it;             /* this rank's */
-    dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
-    bool wish, stop;           /* on_step has asked to stop; training does */
-};
-
-static bool dti_tell(const dt_train_desc *d, const dt_progress *p) { return !d->on_step || d->on_step(p, d->user); }
-
-/* Forward and backward on this rank's batch. */
-static dt_err dti_gradient(dt_net *net, const dt_batch *batch) {
-    DT_TRY(dt_net_load(net, batch));
-    DT_TRY(dt_forward(net));
-    return dt_backward(net);
-}
-
-/* From the step at which p stands to the end of the epoch. */
-static dt_err dti_run_epoch(dti_training *run) {
-    dt_progress *p = &run->p;
-    if (run->method->meets) DT_TRY(dt_barrier(run->comm));
-    const double start = dt_now(), before = run->result->seconds;
-    while (p->step < p->steps && !run->stop) {
-        dt_batch batch;
-        const bool mine = dt_batches_next(&run->it, &batch);
-        dt_comm_progress(run->comm, (uint64_t)p->epoch * p->steps + p->step + 1, "training");
-        DT_TRY(run->method->step(run, mine ? &batch : NULL));
-        if (mine) dt_score_add(&p->score, &run->net->score);
-        p->samples += mine ? batch.global_count : 0;
-        ++p->step;
-        p->seconds = before + dt_now() - start;
-        p->epoch_ended = p->step == p->steps;
-        if (!dti_tell(run->d, p)) run->wish = true;
-        if (run->wish) run->method->wished(run);
-    }
-    if (run->method->epoch_end) DT_TRY(run->method->epoch_end(run));
-    double end[2] = { dt_now() - start, run->stop };
-    if (run->method->meets && dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, end, 2, DT_F64, DT_MAX, DT_AUTO));
-    run->stop = end[1] > 0.0;
-    if (run->result->epochs < DT_MAX_EPOCHS_KEPT) run->result->epoch_seconds[run->result->epochs] = end[0];
-    run->result->seconds += end[0];
-    ++run->result->epochs;
-    return DT_OK;
-}
-
-static dt_err dti_run_epochs(dti_training *run) {
-    dt_progress *p = &run->p;
-    for (p->epoch = 0; p->epoch < run->d->epochs && !run->stop; ++p->epoch) {
-        dt_batches_begin(&run->it, (uint32_t)p->epoch);
-        p->step = 0;
-        p->score = (dt_score){ 0, 0, 0 };
-        DT_TRY(dti_run_epoch(run));
-        run->result->score = p->score;
-        run->result->samples = p->samples;
-        run->result->stopped = run->stop;
-    }
-    return DT_OK;
-}
-#endif
-
-/* ==== [S10.3] Synchronous SGD ============================================= */
-
-/* Every step takes one global batch, whatever the number of ranks: each rank
-   does its lane groups, gradients are summed, every rank takes the same step.
-   With exact sums the parameters have the same bits for 1 rank and for 100.
-
-   Gradients become final from the last layer to the first, so their sums can
-   travel while earlier layers still compute (Li et al. 2020, "PyTorch
-   Distributed", call the pieces buckets). A bucket is started once it holds
-   bucket_bytes; since parameters lie in layer order, buckets are filled from
-   the end of the vector, and the step's score rides behind the first one. */
-#ifdef DTI_DECLARE
-/* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not finite, DT_ECOMM if
-   ranks fail or differ. Broadcasts rank 0's parameters first. */
-DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
-#endif
-
-#ifdef DTI_IMPLEMENT
-typedef struct dti_buckets {
-    dt_net *net;
-    dt_comm *comm;
-    dt_algorithm algorithm;
-    size_t floor;              /* bytes that start a bucket */
-    size_t low, high;          /* gradients that are final and not yet on their way */
-    int started;
-    dt_request request[32];
-} dti_buckets;
-
-static dt_err dti_bucket_start(dti_buckets *b) {
-    DT_TRY(dti_start_sum(b->net, b->comm, b->algorithm, b->low, b->high, &b->request[b->started]));
-    ++b->started;
-    b->high = b->low;
-    return DT_OK;
-}
-
-/* Called by dt_backward for each layer whose gradient is final. */
-static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
-    dti_buckets *b = user;
-    const size_t unit = b->net->desc.float_sums ? sizeof(float) : sizeof(int64_t);
-    bool done;
-    (void)count;
-    b->low = offset;
-    if ((b->high - b->low) * unit >= b->floor && b->started < 31) return dti_bucket_start(b);
-    return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK; /* moves all of them on */
-}
-
-static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
-    dt_net *net = b->net;
-    b->low = 0;
-    if (b->high > 0) DT_TRY(dti_bucket_start(b));
-    for (int i = 0; i < b->started; ++i) DT_TRY(dt_allreduce_wait(b->comm, &b->request[i]));
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->count);
-    *stop = dti_detach_score(net);
-    return DT_OK;
-}
-
-/* The gradient of the global batch. *stop becomes true on every rank if it was on any. */
-static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *stop) {
-    dt_net *net = run->net;
-    const bool alone = dt_comm_size(run->comm) == 1;
-    dti_buckets b = { .net = net, .comm = run->comm, .algorithm = run->d->algorithm, .high = net->trained + DTI_SCORE,
-                      .floor = run->d->bucket_bytes ? run->d->bucket_bytes : DT_BUCKET_BYTES };
-    const double start = dt_now();
-    DT_TRY(dt_net_load(net, batch));
-    DT_TRY(dt_forward(net));
-    dt_trace(run->comm, "forward", start, dt_now());
-    if (!alone) {
-        dti_attach_score(net, *stop);
-        dt_net_on_gradient(net, dti_bucket_fill, &b);
-    }
-    const double middle = dt_now();
-    dt_err error = dt_backward(net);
-    dt_net_on_gradient(net, NULL, NULL);
-    DT_TRY(error);
-    dt_trace(run->comm, "backward", middle, dt_now());
-    return alone ? DT_OK : dti_bucket_wait(&b, stop);
-}
-
-/* A wish to stop travels with the gradient, so it takes effect after the step that follows it. */
-static dt_err dti_sync_step(dti_training *run, const dt_batch *batch) {
-    const uint32_t every = run->d->check_every ? run->d->check_every : 100;
-    bool stop = run->wish;
-    DT_TRY(dti_sync_gradient(run, batch, &stop));
-    const double last = dt_now();
-    dt_optimizer_step(run->opt);
-    dt_trace(run->comm, "optimizer", last, dt_now());
-    run->stop = stop;
-    return (run->p.step + 1) % every == 0 ? dt_check_replicas(run->net, run->comm) : DT_OK;
-}
-
-static void dti_sync_wished(dti_training *run) { run->stop = run->stop || dt_comm_size(run->comm) == 1; }
-
-static dt_err dti_sync_epoch_end(dti_training *run) { return dt_check_replicas(run->net, run->comm); }
-
-static const dti_method dti_sync = { .meets = true, .step = dti_sync_step, .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end };
-
-/* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
-   five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
-   no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
-   to the core that has least (Graham 1969). Where one may not use the same cores as the others, or its
-   environment says DTRAIN_PLACE=off, all stay where they are. */
-static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
-    enum { MOST = 256 };
-    const int ranks = dt_comm_size(comm), cores = dt_cores();
-    const char *wish = getenv("DTRAIN_PLACE");
-    const bool willing = ranks > cores && cores < DTI_PLACES && !(wish && strcmp(wish, "off") == 0)
-                         && dti_cpus_get(allowed);
-    uint64_t mine = willing ? dt_hash(allowed, sizeof *allowed, 0) : 0;
-    uint32_t all[MOST], load[MOST] = { 0 };
-    *placed = false;
-    if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
-    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };     /* the largest ~x is ~ of the smallest x */
-    DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
-    if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
-    DT_TRY(dt_allgather(comm, &work, sizeof work, all));
-    for (int turn = 0; turn < ranks; ++turn) {
-        int most = -1, least = 0;
-        for (int r = 0; r < ranks; ++r)
-            if (all[r] != UINT32_MAX && (most < 0 || all[r] > all[most])) most = r;
-        for (int core = 1; core < cores; ++core)
-            if (load[core] < load[least]) least = core;
-        load[least] += all[most];
-        all[most] = UINT32_MAX; /* placed */
-        if (most == dt_comm_rank(comm)) {
-            dti_pin(allowed, least);
-            dti_move(comm, 1 + least, 1 + cores);
-            *placed = true;
-        }
-    }
-    return DT_OK;
-}
-
-static dt_err dti_sync_run(dti_training *run) {
-    const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank, size = run->it.size;
-    dti_cpus allowed;
-    bool placed = false;
-    dt_err error = dti_take_place(run->comm, (uint32_t)((rank + 1) * groups / size - rank * groups / size), &allowed, &placed);
-    if (error == DT_OK) error = dti_run_epochs(run);
-    if (placed) {
-        dti_move(run->comm, 0, 1 + dt_cores());
-        (void)dti_cpus_set(&allowed);
-    }
-    return error;
-}
-
-DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
-    dti_training run = { .method = &dti_sync, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
-    DTI_NEED(comm && result, "comm and result", DT_EARG);
-    *result = (dt_train_result){ .seconds = 0.0 };
-    DT_TRY(dti_check_train(__func__, net, opt, d));
-    DT_TRY(dti_check_alike(net, opt, comm, d));
-    DT_TRY(dt_broadcast_parameters(net, comm));
-    DT_TRY(dt_batches_init(&run.it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .rank = dt_comm_rank(comm),
-                           .size = dt_comm_size(comm), .seed = d->seed, .shuffle = true }));
-    run.p = (dt_progress){ .epochs = d->epochs, .steps = run.it.steps };
-    dt_err error = dti_sync_run(&run);
-    dt_batches_free(&run.it);
-    return error;
-}
-#endif
-
-/* ==== [S10.4] Parallel SGD with rare averages ============================= */
-
-/* PSGD (Zinkevich, Weimer, Smola, Li 2010, algorithm 3): the data are cut into
-   one random share a rank; each rank runs SGD on its share alone, and at the
-   end the parameters are averaged once. Local SGD is the same with an average
-   every H steps; with H = 1 and plain SGD it is synchronous SGD.
-
-   A rank's batch is batch/ranks rounded up to whole lane groups, because a
-   group that is part empty costs what a full one costs. */
-#ifdef DTI_DECLARE
-DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
-DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks); /* samples of one rank's step; 0 if there are no ranks */
-#endif
-
-#ifdef DTI_IMPLEMENT
-DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
-    if (ranks < 1) return dti_fail(DT_EARG, "dt_psgd_batch: %d ranks; needs at least 1", ranks), 0;
-    const uint32_t share = batch / (uint32_t)ranks + (batch % (uint32_t)ranks != 0);
-    return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES; /* of two ranks or more: at most 2^31 */
-}
-
-/* This worker's share of the data as its batches; *index, which they read, is given back by dti_share_end. */
-static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int workers, uint32_t **index) {
-    const dt_dataset *data = run->d->data;
-    const uint32_t n = data->count, k = (uint32_t)workers;
-    if (n < k) return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n, workers);
-    if (!(*index = dti_alloc_many(dti_plus(n, (size_t)k + 1), sizeof **index))) return DT_ENOMEM;
-    uint32_t *start = *index + n; /* one permutation of all rows, and behind it where each worker's begin */
-    dt_err error = dt_partition(*index, start, NULL, k, n, run->d->seed);
-    if (error == DT_OK)
-        error = dt_batches_init(&run->it, data, &(dt_batches_desc){ .global_batch = batch, .size = 1,
-                                .seed = run->d->seed + (uint64_t)worker, .shuffle = true, .subset = *index + start[worker],
-                                .subset_count = start[worker + 1] - start[worker] });
-    if (error != DT_OK) dti_release(*index);
-    const uint32_t most = n / k + (n % k != 0); /* the largest share's */
-    run->p = (dt_progress){ .epochs = run->d->epochs, .steps = most / batch + (most % batch != 0) };
-    return error;
-}
-
-static void dti_share_end(dti_training *run, uint32_t *index) {
-    dt_batches_free(&run->it);
-    dti_release(index);
-}
-
-/* A wish to stop is heard by the others at the next average; where there is none, each rank ends by itself, and the others
-   at the end of the epoch. */
-static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
-    const uint32_t every = run->d->average_every;
-    if (batch) { /* a share may be one step shorter than the longest */
-        DT_TRY(dti_gradient(run->net, batch));
-        dt_optimizer_step(run->opt);
-    }
-    const uint64_t steps = (uint64_t)run->p.epoch * run->p.steps + run->p.step + 1;
-    return every && steps % every == 0 ? dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish, &run->stop) : DT_OK;
-}
-
-static void dti_psgd_wished(dti_training *run) { run->stop = run->stop || !run->d->average_every; }
-
-static const dti_method dti_psgd = { .meets = true, .step = dti_psgd_step, .wished = dti_psgd_wished };
-
-/* The last average; and the scores and samples of all ranks together. */
-static dt_err dti_psgd_end(dti_training *run) {
-    const double start = dt_now();
-    dt_train_result *result = run->result;
-    DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, false, NULL));
-    result->seconds += dt_now() - start;
-    int64_t sums[4] = { result->score.loss_fixed, result->score.correct, result->score.count, (int64_t)result->samples };
-    if (dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
-    result->score = (dt_score){ sums[0], sums[1], sums[2] };
-    result->samples = (uint64_t)sums[3];
-    return dt_check_replicas(run->net, run->comm);
-}
-
-DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
-    dti_training run = { .method = &dti_psgd, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
-    const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
-    uint32_t *index = NULL;
-    DTI_NEED(comm && result, "comm and result", DT_EARG);
-    *result = (dt_train_result){ .seconds = 0.0 };
-    DT_TRY(dti_check_train(__func__, net, opt, d));
-    DT_TRY(dti_check_alike(net, opt, comm, d));
-    DT_TRY(dt_broadcast_parameters(net, comm));
-    DT_TRY(dti_share_begin(&run, dt_psgd_batch(d->batch, ranks), rank, ranks, &index));
-    dt_err error = dti_run_epochs(&run);
-    if (error == DT_OK) error = dti_psgd_end(&run);
-    dti_share_end(&run, index);
-    return error;
-}
-#endif
-
-/* ==== [S10.5] Hogwild ===================================================== */
-
-/* Hogwild (Recht, Re, Wright, Niu 2011): threads share one parameter vector and
-   take no lock. A worker copies the vector, computes a gradient on its own
-   batch, lets its own optimizer turn it into a change, and adds the change to
-   the shared vector, number by number.
-
-   Every access to the shared vector is a relaxed C11 atomic load or store, so
-   there is no data race in the language's sense. But load, add, store is not
-   one operation: if two workers add to the same number at once, one of the two
-   changes may be lost. The theory asks for sparse gradients, where that is
-   rare; a dense convolutional net touches every number in every step. The
-   staleness histogram says how many changes by others came between a worker's
-   copy and its own change.
-
-   Two other ways to share stand beside it, to compare with: under a lock, where
-   no change is lost and a copy is never torn, but workers wait for each other;
-   and averaging once an epoch, where workers share nothing in between. */
-#ifdef DTI_DECLARE
-#ifdef DTRAIN_WITH_THREADS
-typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt_sharing;
-
-#define DT_STALENESS_BINS 64
-typedef struct dt_hogwild_result {
-    dt_train_result train;
-    uint64_t staleness[DT_STALENESS_BINS]; /* steps by the number of others' steps in between; the last bin: that or more */
-    double worker_seconds[64];             /* of the first 64 workers */
-} dt_hogwild_result;
-
-/* dt_train_hogwild: `workers` threads, each on 1/workers of the data with its own clone of net and optimizer. The
-   result ends in net. desc->batch is one worker's. on_step is called by worker 0 alone. */
-DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *desc, dt_hogwild_result *result);
-/* The same with a chosen way of sharing; dt_train_hogwild is DT_SHARE_FREE. */
-DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *desc,
-                              dt_hogwild_result *result);
-#endif
-#endif
-
-#if defined(DTI_IMPLEMENT) && defined(DTRAIN_WITH_THREADS)
-#include <pthread.h>
-#include <stdatomic.h>
-
-typedef _Atomic uint64_t dti_pair; /* two floats, read and written at once */
-
-typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run_ranks [S8.5] */
-    const dt_net *net;
-    const dt_optimizer *opt;
-    const dt_train_desc *d;
-    struct dti_worker *worker;
-    dti_pair *values;
-    size_t pairs;
-    atomic_uint_fast64_t clock; /* changes added so far, by all */
-    atomic_bool stop;
-    dt_sharing sharing;
-    pthread_mutex_t lock;       /* of values, when locked */
-} dti_hogwild;
-
-typedef struct dti_worker {
-    dti_hogwild *shared;
-    dti_training run;
-    dt_train_desc d;
-    dt_train_result result;
-    float *change;
-    uint64_t staleness[DT_STALENESS_BINS];
-} dti_worker;
-
-static void dti_hogwild_read(dti_hogwild *h, float *values) {
-    for (size_t i = 0; i < h->pairs; ++i) {
-        uint64_t pair = atomic_load_explicit(&h->values[i], memory_order_relaxed);
-        memcpy(values + 2 * i, &pair, sizeof pair);
-    }
-}
-
-static void dti_hogwild_add(dti_hogwild *h, const float *change) {
-    for (size_t i = 0; i < h->pairs; ++i) {
-        float two[2];
-        uint64_t pair = atomic_load_explicit(&h->values[i], memory_order_relaxed);
-        memcpy(two, &pair, sizeof pair);
-        two[0] += change[2 * i];
-        two[1] += change[2 * i + 1];
-        memcpy(&pair, two, sizeof pair);
-        atomic_store_explicit(&h->values[i], pair, memory_order_relaxed);
-    }
-}
-
-static void dti_hogwild_lock(dti_hogwild *h, bool on) {
-    if (h->sharing != DT_SHARE_LOCKED) return;
-    if (on) pthread_mutex_lock(&h->lock);
-    else pthread_mutex_unlock(&h->lock);
-}
-
-/* Copies the shared values, computes, adds the change; counts the changes that others have added meanwhile. */
-static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
-    dti_hogwild *h = w->shared;
-    dti_hogwild_lock(h, true);
-    const uint64_t seen = atomic_load_explicit(&h->clock, memory_order_relaxed);
-    dti_hogwild_read(h, w->run.net->values);
-    dti_hogwild_lock(h, false);
-    DT_TRY(dti_gradient(w->run.net, batch));
-    dt_optimizer_change(w->run.opt, w->change);
-    dti_hogwild_lock(h, true);
-    dti_hogwild_add(h, w->change);
-    dti_hogwild_lock(h, false);
-    const uint64_t others = atomic_fetch_add_explicit(&h->clock, 1, memory_order_relaxed) - seen;
-    ++w->staleness[others < DT_STALENESS_BINS ? others : DT_STALENESS_BINS - 1];
-    return DT_OK;
-}
-
-static dt_err dti_hogwild_step(dti_training *run, const dt_batch *batch) {
-    dti_worker *w = run->own;
-    if (batch && w->shared->sharing == DT_SHARE_AVERAGED) {
-        DT_TRY(dti_gradient(run->net, batch));
-        dt_optimizer_step(run->opt);
-    } else if (batch) DT_TRY(dti_hogwild_change(w, batch));
-    run->stop = atomic_load_explicit(&w->shared->stop, memory_order_relaxed);
-    return DT_OK;
-}
-
-static void dti_hogwild_wished(dti_training *run) {
-    dti_worker *w = run->own;
-    atomic_store_explicit(&w->shared->stop, true, memory_order_relaxed);
-    run->stop = true;
-}
-
-static dt_err dti_averaged_epoch_end(dti_training *run) {
-    return dti_average_parameters(run->net, run->comm, DT_AUTO, run->stop, &run->stop);
-}
-
-static const dti_method dti_hogwild_free = { .step = dti_hogwild_step, .wished = dti_hogwild_wished };
-static const dti_method dti_hogwild_averaged = { .step = dti_hogwild_step, .wished = dti_hogwild_wished, .epoch_end = dti_averaged_epoch_end };
-
-/* on_step is called by worker 0 alone, and told what all have done, as far as it can know. */
-static bool dti_hogwild_tell(const dt_progress *p, void *user) {
-    const dti_worker *w = user;
-    dt_progress all = *p;
-    all.samples *= (uint64_t)dt_comm_size(w->run.comm);
-    return dti_tell(w->shared->d, &all);
-}
-
-static dt_err dti_worker_begin(dti_worker *w, dti_hogwild *h, dt_comm *comm, uint32_t **index) {
-    dti_training *run = &w->run;
-    const bool averaged = h->sharing == DT_SHARE_AVERAGED, first = dt_comm_rank(comm) == 0;
-    w->shared = h;
-    w->d = *h->d;
-    w->d.on_step = first && h->d->on_step ? dti_hogwild_tell : NULL;
-    w->d.user = w;
-    *run = (dti_training){ .method = averaged ? &dti_hogwild_averaged : &dti_hogwild_free, .own = w, .comm = comm, .d = &w->d, .result = &w->result };
-    if (!(run->net = dt_net_clone(h->net)) || !(run->opt = dt_optimizer_clone(h->opt, run->net))) return DT_ENOMEM;
-    if (!(w->change = dti_alloc((run->net->trained + 1) * sizeof(float)))) return DT_ENOMEM;
-    return dti_share_begin(run, h->d->batch, dt_comm_rank(comm), dt_comm_size(comm), index);
-}
-
-static void dti_worker_end(dti_worker *w, uint32_t *index) {
-    dti_share_end(&w->run, index);
-    dti_release(w->change);
-    dt_optimizer_free(w->run.opt);
-    if (dt_comm_rank(w->run.comm) > 0) dt_net_free(w->run.net); /* worker 0's brings the averaged values back */
-}
-
-static dt_err dti_worker_run(dti_worker *w) {
-    dt_comm *comm = w->run.comm;
-    dti_cpus allowed;
-    const bool pinned = w->d.pin && dti_cpus_get(&allowed);
-    if (pinned) dti_pin(&allowed, dt_comm_rank(comm) % dt_cores()); /* the cache stays warm */
-    dt_err error = dt_barrier(comm);                                /* start together */
-    if (error == DT_OK) error = dti_run_epochs(&w->run);
-    if (pinned) (void)dti_cpus_set(&allowed);                       /* worker 0 is the caller's thread */
-    if (error == DT_OK) return DT_OK;
-    atomic_store(&w->shared->stop, true);
-    return dti_fail(error, "Hogwild worker %d, epoch %d, step %u: %s", dt_comm_rank(comm), w->run.p.epoch,
-                    (unsigned)w->run.p.step, dt_error());
-}
-
-static dt_err dti_worker_main(dt_comm *comm, void *shared) {
-    dti_hogwild *h = shared;
-    dti_worker *w = &h->worker[dt_comm_rank(comm)];
-    uint32_t *index = NULL;
-    dt_err error = dti_worker_begin(w, h, comm, &index);
-    if (error == DT_OK) error = dti_worker_run(w);
-    dti_worker_end(w, index);
-    return error;
-}
-
-static void dti_hogwild_collect(dt_hogwild_result *result, const dti_hogwild *h, int workers) {
-    dt_train_result *t = &result->train;
-    for (int i = 0; i < workers; ++i) {
-        const dti_worker *w = &h->worker[i];
-        if (i < 64) result->worker_seconds[i] = w->result.seconds;
-        if (w->result.seconds > t->seconds) t->seconds = w->result.seconds;
-        t->samples += w->result.samples;
-        dt_score_add(&t->score, &w->result.score);
-        for (int b = 0; b < DT_STALENESS_BINS; ++b) result->staleness[b] += w->staleness[b];
-        for (int e = 0; e < DT_MAX_EPOCHS_KEPT; ++e)
-            if (w->result.epoch_seconds[e] > t->epoch_seconds[e]) t->epoch_seconds[e] = w->result.epoch_seconds[e];
-    }
-    t->epochs = h->worker[0].result.epochs;
-    t->stopped = h->worker[0].result.stopped;
-}
-
-static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h, dt_hogwild_result *result) {
-    const size_t bytes = net->trained * sizeof(float);
-    h->pairs = (net->trained + 1) / 2;
-    h->worker = dti_alloc((size_t)workers * sizeof *h->worker);
-    h->values = dti_alloc(h->pairs * sizeof *h->values);
-    if (!h->worker || !h->values) return DT_ENOMEM;
-    memcpy((void *)(uintptr_t)h->values, net->values, bytes); /* no thread runs yet */
-    DT_TRY(dt_run_ranks(workers, dti_worker_main, h));
-    const bool averaged = h->sharing == DT_SHARE_AVERAGED;
-    memcpy(net->values, averaged ? h->worker[0].run.net->values : (const float *)(uintptr_t)h->values, bytes);
-    dti_hogwild_collect(result, h, workers);
-    return DT_OK;
-}
-
-DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *d,
-                              dt_hogwild_result *result) {
-    dti_hogwild h = { .net = net, .opt = opt, .d = d, .sharing = sharing };
-    DTI_NEED(result, "result", DT_EARG);
-    memset(result, 0, sizeof *result);
-    DT_TRY(dti_check_train(__func__, net, opt, d));
-    DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
-    if (workers < 1 || workers > 1024) return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
-    if (d->batch > (uint32_t)net->max_groups * DT_LANES)
-        return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch, net->max_groups * DT_LANES);
-    if (d->data->count < (uint32_t)workers)
-        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)d->data->count, workers);
-    if (pthread_mutex_init(&h.lock, NULL)) return dti_fail(DT_ENOMEM, "Hogwild: no lock");
-    dt_err error = dti_hogwild_train(net, workers, &h, result);
-    pthread_mutex_destroy(&h.lock);
-    if (h.worker) dt_net_free(h.worker[0].run.net);
-    dti_release((void *)(uintptr_t)h.values);
-    dti_release(h.worker);
-    return error;
-}
-
-DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *d, dt_hogwild_result *result) {
-    return dt_train_shared(net, opt, workers, DT_SHARE_FREE, d, result);
-}
-#endif
-
-/* ==== [S11] Reports ======================================================= */
-
-/* ==== [S11.1] Saved parameters ============================================ */
+/* ==== [E6.3] Saved parameters ============================================ */
 #ifdef DTI_DECLARE
 /* dt_save: writes the named parameters as a safetensors file: u64 little-endian length of a JSON header, the header
    (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are PyTorch's ("conv1.weight",
-   [10,1,5,5], rows of output channels first). Written as [S1.5] says, so that no half file is left. DT_EARG, DT_EIO. */
+   [10,1,5,5], rows of output channels first). Written as [E6.1] says, so that no half file is left. DT_EARG, DT_EIO. */
 DT_API dt_err dt_save(const dt_net *net, const char *path);
 /* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer.
    The file is held against the whole format first: after an error the net is as it was. DT_EARG,
@@ -10773,7 +10507,7 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
 }
 #endif
 
-/* ==== [S11.2] CSV ========================================================= */
+/* ==== [E6.4] CSV ========================================================= */
 #ifdef DTI_DECLARE
 /* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes the header first
    if the file is new or empty, or is no plain file. DT_EDATA if the file begins with another header, DT_EIO if it cannot
@@ -10830,101 +10564,517 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
 }
 #endif
 
-/* ==== [S11.3] Progress ==================================================== */
-#ifdef DTI_DECLARE
-/* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to size. */
-DT_API void dt_progress_line(const dt_progress *progress, char *text, size_t size);
-#endif
+/* ==== [E7] Stroke font, synthetic digits ===================================
 
+   A font of strokes, for the labels of charts and for digits that need no download. */
+
+/* ==== [E7.1] Stroke font ==================================================
+   Our own font, drawn with one pen: every glyph is a few strokes, which the caller thickens. The charts [E8] write
+   with it at any size; the synthetic digits [S4] push its 0..9 through random affine maps.
+
+   Coordinates: x to the right, y upward, the baseline at 0, capitals and digits 1 high, small letters 0.7, descenders
+   down to -0.3. A glyph stands in a box from x = 0 to its width, which is also the distance to the next glyph; digits
+   are 0.76 wide, all of them, and centred at (0.38, 0.5). A stroke 0.1 thick stays inside the box
+   [0, width] x [DTI_FONT_BOTTOM, DTI_FONT_TOP].
+
+   The table writes a glyph in hundredths of the cap height: M lifts the pen and sets it down, a bare pair of numbers
+   draws a line to that point, and Q turns a corner: from the pen towards the first pair, ending at the second, along
+   a quarter of an ellipse where the two directions are square to each other.                                        */
 #ifdef DTI_IMPLEMENT
-DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
-    DTI_NEED(text || size == 0, "text", );
-    if (size) text[0] = '\0';
-    DTI_NEED(p, "progress", );
-    double done = p->epochs > 0 ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs : 0.0;
-    double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
-    dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left", p->epoch + 1, p->epochs,
-              (unsigned)p->step, (unsigned)p->steps, dt_score_loss(&p->score),
-              p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0, left);
+
+#define DTI_FONT_TOP     1.20f
+#define DTI_FONT_BOTTOM -0.36f
+enum { DTI_FONT_TURN = 12, DTI_FONT_SEGMENTS = 256 };       /* lines drawn for one Q; the most lines in one glyph */
+
+typedef struct dti_segment { float x0, y0, x1, y1; } dti_segment;
+typedef struct dti_glyph { int code; int width; const char *path; } dti_glyph;
+
+static const dti_glyph dti_glyphs[] = {
+    { ' ',  38, "" },
+    { '!',  30, "M15 100 15 28 M15 0 15 5" },
+    { '"',  44, "M14 100 14 74 M30 100 30 74" },
+    { '#',  84, "M34 96 22 4 M62 96 50 4 M14 66 74 66 M10 34 70 34" },
+    { '$',  76, "M38 112 38 -12 M64 78 Q58 92 38 92 Q13 92 13 72 Q13 57 38 51 Q66 44 66 27 Q66 8 38 8 Q16 8 10 24" },
+    { '%', 100, "M82 100 18 0 M26 100 Q10 100 10 78 Q10 56 26 56 Q42 56 42 78 Q42 100 26 100 "
+                "M74 44 Q58 44 58 22 Q58 0 74 0 Q90 0 90 22 Q90 44 74 44" },
+    { '&',  88, "M80 0 25 62 Q16 72 16 81 Q16 100 34 100 Q52 100 52 82 Q52 68 32 56 Q10 43 10 25 Q10 0 36 0 Q64 0 74 42" },
+    { '\'', 28, "M14 100 14 74" },
+    { '(',  40, "M32 110 Q12 84 12 45 Q12 6 32 -20" },
+    { ')',  40, "M8 110 Q28 84 28 45 Q28 6 8 -20" },
+    { '*',  56, "M28 96 28 52 M9 85 47 63 M9 63 47 85" },
+    { '+',  76, "M38 79 38 17 M7 48 69 48" },
+    { ',',  30, "M16 4 16 0 Q15 -10 9 -18" },
+    { '-',  50, "M8 42 42 42" },
+    { '.',  30, "M15 0 15 5" },
+    { '/',  54, "M5 -12 49 108" },
+    { '0',  76, "M38 100 Q10 100 10 50 Q10 0 38 0 Q66 0 66 50 Q66 100 38 100" },
+    { '1',  76, "M18 80 44 100 44 0" },
+    { '2',  76, "M12 74 Q12 100 38 100 Q64 100 64 73 Q64 55 46 37 10 0 66 0" },
+    { '3',  76, "M13 80 Q15 100 37 100 Q61 100 61 78 Q61 54 37 54 27 54 M37 54 Q66 54 66 27 Q66 0 37 0 Q12 0 10 22" },
+    { '4',  76, "M50 0 50 100 8 28 70 28" },
+    { '5',  76, "M62 100 19 100 14 53 Q22 65 38 65 Q66 65 66 33 Q66 0 37 0 Q14 0 10 19" },
+    { '6',  76, "M61 88 Q55 100 40 100 Q10 100 10 44 10 32 Q10 0 38 0 Q66 0 66 31 Q66 62 38 62 Q10 62 10 32" },
+    { '7',  76, "M10 100 66 100 Q36 62 30 0" },
+    { '8',  76, "M38 54 Q14 54 14 77 Q14 100 38 100 Q62 100 62 77 Q62 54 38 54 "
+                "Q10 54 10 27 Q10 0 38 0 Q66 0 66 27 Q66 54 38 54" },
+    { '9',  76, "M15 12 Q21 0 36 0 Q66 0 66 56 66 68 Q66 100 38 100 Q10 100 10 69 Q10 38 38 38 Q66 38 66 68" },
+    { ':',  30, "M15 0 15 5 M15 57 15 62" },
+    { ';',  30, "M15 57 15 62 M16 4 16 0 Q15 -10 9 -18" },
+    { '<',  76, "M66 82 10 48 66 14" },
+    { '=',  76, "M8 62 68 62 M8 34 68 34" },
+    { '>',  76, "M10 82 66 48 10 14" },
+    { '?',  64, "M8 78 Q10 100 32 100 Q56 100 56 76 Q56 60 43 50 Q31 41 31 26 M31 0 31 5" },
+    { '@', 116, "M80 -14 Q70 -20 58 -20 Q10 -20 10 40 Q10 100 58 100 Q106 100 106 48 Q106 18 91 18 Q78 18 78 36 78 64 "
+                "M78 42 Q78 64 58 64 Q38 64 38 41 Q38 18 57 18 Q78 18 78 42" },
+    { 'A',  80, "M5 0 40 100 75 0 M17 34 63 34" },
+    { 'B',  78, "M15 0 15 100 40 100 Q63 100 63 77 Q63 54 40 54 15 54 M40 54 Q68 54 68 27 Q68 0 40 0 15 0" },
+    { 'C',  82, "M74 80 Q66 100 44 100 Q10 100 10 50 Q10 0 44 0 Q66 0 74 20" },
+    { 'D',  84, "M15 0 15 100 36 100 Q74 100 74 50 Q74 0 36 0 15 0" },
+    { 'E',  70, "M63 0 15 0 15 100 63 100 M15 53 56 53" },
+    { 'F',  66, "M15 0 15 100 61 100 M15 51 54 51" },
+    { 'G',  86, "M74 80 Q66 100 44 100 Q10 100 10 50 Q10 0 44 0 Q74 0 74 36 74 46 48 46" },
+    { 'H',  86, "M15 0 15 100 M71 0 71 100 M15 52 71 52" },
+    { 'I',  30, "M15 0 15 100" },
+    { 'J',  62, "M47 100 47 28 Q47 0 26 0 Q9 0 6 18" },
+    { 'K',  76, "M15 0 15 100 M68 100 15 40 M34 61 71 0" },
+    { 'L',  64, "M15 100 15 0 59 0" },
+    { 'M',  98, "M15 0 15 100 49 32 83 100 83 0" },
+    { 'N',  88, "M15 0 15 100 73 0 73 100" },
+    { 'O',  92, "M46 100 Q10 100 10 50 Q10 0 46 0 Q82 0 82 50 Q82 100 46 100" },
+    { 'P',  74, "M15 0 15 100 42 100 Q68 100 68 72 Q68 44 42 44 15 44" },
+    { 'Q',  92, "M46 100 Q10 100 10 50 Q10 0 46 0 Q82 0 82 50 Q82 100 46 100 M56 24 84 -8" },
+    { 'R',  78, "M15 0 15 100 42 100 Q68 100 68 73 Q68 46 42 46 15 46 M45 46 72 0" },
+    { 'S',  76, "M66 82 Q60 100 39 100 Q13 100 13 77 Q13 59 39 52 Q68 45 68 25 Q68 0 39 0 Q15 0 9 20" },
+    { 'T',  76, "M5 100 71 100 M38 100 38 0" },
+    { 'U',  84, "M14 100 14 34 Q14 0 42 0 Q70 0 70 34 70 100" },
+    { 'V',  78, "M5 100 39 0 73 100" },
+    { 'W', 110, "M5 100 29 0 55 90 81 0 105 100" },
+    { 'X',  78, "M8 100 70 0 M70 100 8 0" },
+    { 'Y',  76, "M5 100 38 48 71 100 M38 48 38 0" },
+    { 'Z',  76, "M10 100 66 100 8 0 68 0" },
+    { '[',  42, "M34 110 14 110 14 -20 34 -20" },
+    { '\\', 54, "M5 108 49 -12" },
+    { ']',  42, "M8 110 28 110 28 -20 8 -20" },
+    { '^',  70, "M12 58 35 100 58 58" },
+    { '_',  64, "M5 -12 59 -12" },
+    { '`',  40, "M11 102 27 84" },
+    { 'a',  70, "M13 56 Q18 70 34 70 Q55 70 55 47 55 0 M55 41 33 41 Q10 41 10 20 Q10 0 29 0 Q49 0 55 22" },
+    { 'b',  74, "M15 100 15 0 M15 35 Q15 70 40 70 Q64 70 64 35 Q64 0 40 0 Q15 0 15 35" },
+    { 'c',  62, "M56 55 Q51 70 35 70 Q10 70 10 35 Q10 0 35 0 Q51 0 56 15" },
+    { 'd',  74, "M59 100 59 0 M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35" },
+    { 'e',  68, "M10 36 58 36 Q58 70 34 70 Q10 70 10 35 Q10 0 35 0 Q51 0 57 15" },
+    { 'f',  44, "M39 98 Q37 100 33 100 Q18 100 18 82 18 0 M5 70 37 70" },
+    { 'g',  74, "M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35 M59 70 59 -4 Q59 -30 35 -30 Q20 -30 13 -20" },
+    { 'h',  72, "M15 100 15 0 M15 42 Q17 70 37 70 Q57 70 57 45 57 0" },
+    { 'i',  30, "M15 70 15 0 M15 94 15 98" },
+    { 'j',  34, "M19 70 19 -12 Q19 -30 5 -30 M19 94 19 98" },
+    { 'k',  66, "M15 100 15 0 M55 70 15 29 M29 43 60 0" },
+    { 'l',  36, "M15 100 15 14 Q15 0 28 0" },
+    { 'm', 106, "M15 70 15 0 M15 44 Q16 70 34 70 Q53 70 53 46 53 0 M53 44 Q55 70 73 70 Q91 70 91 46 91 0" },
+    { 'n',  72, "M15 70 15 0 M15 42 Q17 70 37 70 Q57 70 57 45 57 0" },
+    { 'o',  72, "M36 70 Q10 70 10 35 Q10 0 36 0 Q62 0 62 35 Q62 70 36 70" },
+    { 'p',  74, "M15 70 15 -30 M15 35 Q15 70 40 70 Q64 70 64 35 Q64 0 40 0 Q15 0 15 35" },
+    { 'q',  74, "M59 70 59 -30 M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35" },
+    { 'r',  48, "M15 70 15 0 M15 40 Q18 70 37 70 43 69" },
+    { 's',  60, "M50 57 Q45 70 30 70 Q11 70 11 53 Q11 41 30 36 Q52 31 52 18 Q52 0 30 0 Q12 0 8 15" },
+    { 't',  46, "M18 90 18 18 Q18 0 33 0 40 2 M5 70 37 70" },
+    { 'u',  72, "M15 70 15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
+    { 'v',  64, "M5 70 32 0 59 70" },
+    { 'w',  92, "M5 70 26 0 46 62 66 0 87 70" },
+    { 'x',  62, "M7 70 55 0 M55 70 7 0" },
+    { 'y',  64, "M5 70 32 0 M59 70 24 -20 Q20 -30 8 -30" },
+    { 'z',  62, "M9 70 53 70 7 0 55 0" },
+    { '{',  46, "M38 110 Q22 110 22 94 22 62 Q22 45 8 45 Q22 45 22 28 22 -4 Q22 -20 38 -20" },
+    { '|',  30, "M15 112 15 -22" },
+    { '}',  46, "M8 110 Q24 110 24 94 24 62 Q24 45 38 45 Q24 45 24 28 24 -4 Q24 -20 8 -20" },
+    { '~',  76, "M8 38 Q10 57 23 57 Q31 57 38 48 Q45 39 53 39 Q66 39 68 58" },
+    /* Beyond ASCII the signs that a chart says: degree, plus-minus, middle dot, times, divide, dotless i, mu, alpha, beta,
+       dashes, apostrophe, dots, arrow, minus, about, bounds. More are made of these below. */
+    { 0x00b0, 44, "M22 100 Q8 100 8 85 Q8 70 22 70 Q36 70 36 85 Q36 100 22 100" },
+    { 0x00b1, 76, "M38 88 38 32 M8 60 68 60 M8 14 68 14" },
+    { 0x00b5, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
+    { 0x00b7, 30, "M15 42 15 47" },
+    { 0x00d7, 68, "M12 70 56 26 M56 70 12 26" },
+    { 0x00f7, 76, "M8 48 68 48 M38 76 38 81 M38 15 38 20" },
+    { 0x0131, 30, "M15 70 15 0" },
+    { 0x03b1, 78, "M66 70 Q60 0 34 0 Q10 0 10 35 Q10 70 34 70 Q56 70 70 0" },
+    { 0x03b2, 74, "M15 -30 15 72 Q15 100 38 100 Q60 100 60 79 Q60 57 36 56 Q65 55 65 28 Q65 0 39 0 Q20 0 15 16" },
+    { 0x03bc, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
+    { 0x2013, 66, "M6 42 60 42" },
+    { 0x2014, 106, "M6 42 100 42" },
+    { 0x2019, 28, "M14 100 14 94 Q13 84 8 79" },
+    { 0x2026, 90, "M15 0 15 5 M45 0 45 5 M75 0 75 5" },
+    { 0x2192, 96, "M8 42 88 42 M64 62 88 42 64 22" },
+    { 0x2212, 76, "M8 48 68 48" },
+    { 0x2248, 76, "M8 54 Q10 73 23 73 Q31 73 38 64 Q45 55 53 55 Q66 55 68 74 M8 24 Q10 43 23 43 Q31 43 38 34 Q45 25 53 25 Q66 25 68 44" },
+    { 0x2264, 76, "M66 92 10 60 66 28 M10 8 66 8" },
+    { 0x2265, 76, "M10 92 66 60 10 28 M10 8 66 8" },
+};
+static const dti_glyph dti_glyph_missing = { 0, 60, "M10 0 50 0 50 100 10 100 10 0" };
+
+/* Marks, in the middle of a letter at x = 0; one above stands on a small letter here, and is pressed flat onto a high one. */
+static const dti_glyph dti_marks[] = {
+    { '`', 1, "M-10 98 6 84" },           { '\'', 1, "M10 98 -6 84" },         { '^', 1, "M-14 84 0 98 14 84" },
+    { '<', 1, "M-14 98 0 84 14 98" },     { ':', 1, "M-11 89 -11 94 M11 89 11 94" }, { '.', 1, "M0 89 0 94" },
+    { '-', 1, "M-15 90 15 90" },          { '~', 1, "M-16 86 -7 95 7 87 16 96" }, { '(', 1, "M-14 97 Q-13 84 0 84 Q13 84 14 97" },
+    { '%', 1, "M-4 98 -14 84 M14 98 4 84" }, { '*', 1, "M0 80 Q-9 80 -9 89 Q-9 98 0 98 Q9 98 9 89 Q9 80 0 80" },
+    { ',', 0, "M0 0 0 -8 Q11 -9 10 -18 Q8 -25 -8 -24" }, { ';', 0, "M6 0 Q-7 -13 3 -23 Q6 -26 14 -23" },
+    { '/', 0, "M-22 -6 22 76" },          { '=', 0, "M-24 82 24 82" },         { '+', 0, "M-27 38 -1 62" },
+};
+
+/* U+00C0 to U+017F, two characters each: a letter and its mark, or two letters; a space is no mark. */
+static const char dti_latin[] =
+    "A`A'A^A~A:A*AEC,E`E'E^E:I`I'I^I:D=N~O`O'O^O~O:x O/U`U'U^U:Y'Thssa`a'a^a~a:a*aec,e`e'e^e:i`i'i^i:d=n~o`o'o^o~o:: o/u`u'u^u:y'thy:"
+    "A-a-A(a(A;a;C'c'C^c^C.c.C<c<D<d<D=d=E-e-E(e(E.e.E;e;E<e<G^g^G(g(G.g.G,g'H^h^H=h=I~i~I-i-I(i(I;i;I.i IJijJ^j^K,k,k L'l'L,l,L<l<L."
+    "l.L+l+N'n'N,n,N<n<n'N,n,O-o-O(o(O%o%OEoeR'r'R,r,R<r<S's'S^s^S,s,S<s<T,t,T<t<T=t=U~u~U-u-U(u(U*u*U%u%U;u;W^w^Y^y^Y:Z'z'Z.z.Z<z<s ";
+
+/* Characters that others stand for: raised and small ones (the digits and the minus of powers), spaces, hyphens, quotes. */
+static const struct { int code; char as; bool raised; } dti_stand_ins[] = {
+    { 0x2070, '0', true }, { 0x00b9, '1', true }, { 0x00b2, '2', true }, { 0x00b3, '3', true }, { 0x2074, '4', true },
+    { 0x2075, '5', true }, { 0x2076, '6', true }, { 0x2077, '7', true }, { 0x2078, '8', true }, { 0x2079, '9', true },
+    { 0x207b, '-', true }, { 0x00a0, ' ', false }, { 0x2009, ' ', false }, { 0x202f, ' ', false }, { 0x2010, '-', false },
+    { 0x2011, '-', false }, { 0x2018, '\'', false }, { 0x201c, '"', false }, { 0x201d, '"', false }, { 0x201e, '"', false },
+};
+
+/* What a character is made of. */
+typedef struct dti_made { const dti_glyph *glyph, *second, *mark; bool raised; } dti_made;
+
+static dti_made dti_font_find(int code) {
+    if (code >= 32 && code <= 126) return (dti_made){ .glyph = &dti_glyphs[code - 32] };
+    for (size_t i = 95; i < sizeof dti_glyphs / sizeof *dti_glyphs; ++i)
+        if (dti_glyphs[i].code == code) return (dti_made){ .glyph = &dti_glyphs[i] };
+    for (size_t i = 0; i < sizeof dti_stand_ins / sizeof *dti_stand_ins; ++i)
+        if (dti_stand_ins[i].code == code) return (dti_made){ .glyph = &dti_glyphs[dti_stand_ins[i].as - 32], .raised = dti_stand_ins[i].raised };
+    if (code < 0xc0 || code > 0x17f) return (dti_made){ .glyph = &dti_glyph_missing };
+    const char *pair = &dti_latin[2 * (code - 0xc0)];
+    dti_made made = { .glyph = &dti_glyphs[pair[0] - 32] };
+    for (size_t i = 0; i < sizeof dti_marks / sizeof *dti_marks; ++i)
+        if (dti_marks[i].code == pair[1]) made.mark = &dti_marks[i];
+    if (!made.mark && pair[1] != ' ') made.second = &dti_glyphs[pair[1] - 32];
+    return made;
 }
+
+/* Its width in hundredths of a cap height. */
+static int dti_made_width(const dti_made *m) {
+    const int width = m->glyph->width + (m->second ? m->second->width : 0);
+    return m->raised ? width * 6 / 10 : width;
+}
+
+/* The next number of a path, in cap heights. Ours rather than strtof, which obeys the locale. */
+static float dti_font_number(const char **path) {
+    const char *s = *path;
+    while (*s == ' ') ++s;
+    const int sign = *s == '-' ? (++s, -1) : 1;
+    int value = 0;
+    for (; *s >= '0' && *s <= '9'; ++s) value = 10 * value + (*s - '0');
+    *path = s;
+    return (float)(sign * value) * 0.01f;
+}
+
+/* A path's lines, in cap heights, behind the n that are there; returns how many there are then. */
+static int dti_font_path(const char *path, dti_segment *segment, int n) {
+    float x = 0, y = 0;
+    for (;;) {
+        while (*path == ' ') ++path;
+        if (*path == 0) return n;
+        const char pen = *path == 'M' || *path == 'Q' ? *path++ : 'L';
+        const float px = dti_font_number(&path), py = dti_font_number(&path);
+        if (pen == 'L' && n < DTI_FONT_SEGMENTS) segment[n++] = (dti_segment){ x, y, px, py };
+        if (pen != 'Q') { x = px; y = py; continue; }
+
+        /* Cubic from (x,y) to (ex,ey), handles 0.5523 of the way to the corner (px,py): a quarter ellipse to 0.03 %. */
+        const float ex = dti_font_number(&path), ey = dti_font_number(&path), k = 0.5523f;
+        const float ax = x + k * (px - x), ay = y + k * (py - y), bx = ex + k * (px - ex), by = ey + k * (py - ey);
+        float fx = x, fy = y;
+        for (int i = 1; i <= DTI_FONT_TURN && n < DTI_FONT_SEGMENTS; ++i) {
+            const float t = (float)i / DTI_FONT_TURN, s = 1 - t;
+            const float w0 = s * s * s, w1 = 3 * s * s * t, w2 = 3 * s * t * t, w3 = t * t * t;
+            const float tx = w0 * x + w1 * ax + w2 * bx + w3 * ex, ty = w0 * y + w1 * ay + w2 * by + w3 * ey;
+            segment[n++] = (dti_segment){ fx, fy, tx, ty };
+            fx = tx; fy = ty;
+        }
+        x = ex; y = ey;
+    }
+}
+
+/* Lines stretched from (0,0), and then moved. */
+static void dti_font_move(dti_segment *segment, int n, float sx, float sy, float x, float y) {
+    for (int i = 0; i < n; ++i)
+        segment[i] = (dti_segment){ sx * segment[i].x0 + x, sy * segment[i].y0 + y, sx * segment[i].x1 + x, sy * segment[i].y1 + y };
+}
+
+/* A mark of `count` lines onto a letter: made narrower where it would reach out of the letter's box, 0.05 inside of it. */
+static void dti_font_set_mark(dti_segment *mark, int count, const dti_made *m) {
+    const char letter = (char)m->glyph->code;
+    const bool high = (letter >= 'A' && letter <= 'Z') || strchr("bdfhklt", letter), above = m->mark->width > 0;
+    const float half = 0.005f * (float)m->glyph->width;
+    float reach = 0;
+    for (int i = 0; i < count; ++i) reach = fmaxf(reach, fmaxf(fabsf(mark[i].x0), fabsf(mark[i].x1)));
+    const float sx = reach > half - 0.05f ? (half - 0.05f) / reach : 1;
+    if (!high || (!above && m->mark->code != '/')) dti_font_move(mark, count, sx, 1, half, 0);
+    else if (above) dti_font_move(mark, count, sx, 0.5f, half, 0.65f); /* from 0.80 to 0.98, to 1.05 to 1.14 */
+    else dti_font_move(mark, count, sx, 1.4f, half, 0);
+}
+
+/* dti_font_strokes                                                                                          [E7.1]
+   The glyph of a Unicode code point as line segments, in the coordinates above; a code point the font lacks is an empty
+   box. Consecutive segments of one stroke share an end. segment holds DTI_FONT_SEGMENTS, overwritten; width may be
+   NULL. Returns the number of segments: 0 only for a space. A lone dot is a segment 0.05 long.                      */
+DTI_LOCAL int dti_font_strokes(int code, dti_segment *segment, float *width) {
+    const dti_made m = dti_font_find(code);
+    int n = dti_font_path(m.glyph->path, segment, 0);
+    if (m.mark && m.mark->width && (m.glyph->code == 'i' || m.glyph->code == 'j')) --n; /* the mark takes the dot's place */
+    const int first = n;
+    if (m.second) n = dti_font_path(m.second->path, segment, n), dti_font_move(segment + first, n - first, 1, 1, 0.01f * (float)m.glyph->width, 0);
+    if (m.mark) n = dti_font_path(m.mark->path, segment, n), dti_font_set_mark(segment + first, n - first, &m);
+    if (m.raised) dti_font_move(segment, n, 0.6f, 0.6f, 0, 0.45f);
+    if (width) *width = (float)dti_made_width(&m) * 0.01f;
+    return n;
+}
+
+/* The next code point of UTF-8 text, 0 at its end. A malformed byte counts as one unknown character. */
+DTI_LOCAL int dti_text_next(const char **text) {
+    const unsigned char *s = (const unsigned char *)*text;
+    const int more = s[0] >= 0xf0 ? 3 : s[0] >= 0xe0 ? 2 : s[0] >= 0xc2 ? 1 : 0;
+    if (s[0] == 0) return 0;
+    int code = more == 3 ? s[0] & 7 : more == 2 ? s[0] & 15 : more == 1 ? s[0] & 31 : s[0] < 128 ? s[0] : 0xfffd;
+    for (int i = 1; i <= more; ++i) {
+        if ((s[i] & 0xc0) != 0x80) { *text += 1; return 0xfffd; }
+        code = code << 6 | (s[i] & 0x3f);
+    }
+    *text += 1 + more;
+    return code;
+}
+
+/* Width of the first `bytes` bytes of a text (SIZE_MAX: all of it) in cap heights. */
+DTI_LOCAL float dti_text_width(const char *text, size_t bytes) {
+    int width = 0;
+    const char *s = text;
+    while ((size_t)(s - text) < bytes) {
+        const int code = dti_text_next(&s);
+        if (code == 0) break;
+        const dti_made made = dti_font_find(code);
+        width += dti_made_width(&made);
+    }
+    return (float)width * 0.01f;
+}
+
 #endif
 
-/* ==== [S11.4] The machine ================================================= */
+/* ==== [E7.2] Synthetic digits ============================================= */
 
-/* A time without the machine it was taken on says nothing, so every table and
-   every chart [S12] ends with one line about it. */
-#ifdef DTI_DECLARE
-/* dt_machine_caption                                                  [S11.4]
-   "Intel Xeon Processor, 2 cores, AVX-512, gcc 12.2.0, 2026-11-20" into n
-   bytes, cut to fit, always terminated. Processor and cores are those of the
-   machine that runs, compiler and instruction set those of the build; the date
-   is UTC. Not for several threads at once: it calls gmtime. */
-DT_API void dt_machine_caption(char *buf, size_t n);
-#endif
+/* Digits drawn from the chart font's own strokes [E7.1], so that there is always
+   something to learn from. Each image bends, slants, turns, stretches and shifts
+   the strokes, moves their ends a little, draws them with a pen of random width
+   and softness, adds at times a stray stroke, and lays noise over all of it.
 
+   From the strokes on everything is integer arithmetic, in 1/64 of a pixel; the
+   two exceptions, one product and one square root, are single correctly rounded
+   operations on whole numbers below 2^24. No sine (a rotation by 2*atan(t) needs
+   only t), no sum that a compiler could fuse: every machine draws the same bits. */
 #ifdef DTI_IMPLEMENT
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/utsname.h>
-#include <unistd.h>
-#endif
+enum {
+    DTI_DIGIT_SIDE = 28,
+    DTI_DIGIT_PIXELS = DTI_DIGIT_SIDE * DTI_DIGIT_SIDE,
+    DTI_DIGIT_LINES = 64,   /* most pieces of one digit */
+    DTI_PIXEL = 64,         /* units a pixel */
+    DTI_CAP = 1024,         /* units a cap height, before the map */
+    DTI_SYNTHETIC_SEED = 1, DTI_SYNTHETIC_TRAIN = 60000, DTI_SYNTHETIC_TEST = 10000
+};
 
-/* The processor's name without its trademark signs and double spaces. */
-static void dti_cpu_name(char *out, size_t n) {
-    char raw[256] = "unknown processor";
-    if (!dti_proc_line("/proc/cpuinfo", "model name", raw, sizeof raw) && !dti_proc_line("/proc/cpuinfo", "Model", raw, sizeof raw)) {
-#if defined(__unix__) || defined(__APPLE__)
-        struct utsname u;
-        if (uname(&u) >= 0) snprintf(raw, sizeof raw, "%.60s %.60s", u.sysname, u.machine);
-#endif
+typedef struct dti_stroke_line { int x0, y0, x1, y1; } dti_stroke_line;
+typedef struct dti_digit { int count; dti_stroke_line line[DTI_DIGIT_LINES]; } dti_digit;
+
+/* Adds a line in pieces of at most a quarter of the cap height, so that bending shows. */
+static void dti_digit_add(dti_digit *d, dti_stroke_line l) {
+    const int dx = l.x1 - l.x0, dy = l.y1 - l.y0;
+    int pieces = 1;
+    while (dx * dx + dy * dy > pieces * pieces * (DTI_CAP / 4) * (DTI_CAP / 4)) ++pieces;
+    for (int i = 0; i < pieces && d->count < DTI_DIGIT_LINES; ++i)
+        d->line[d->count++] = (dti_stroke_line){ l.x0 + dx * i / pieces, l.y0 + dy * i / pieces, l.x0 + dx * (i + 1) / pieces,
+                                          l.y0 + dy * (i + 1) / pieces };
+}
+
+/* Rounded at 0.55 rather than 0.5: no point of the ten digits is within 0.002 units of that, so the last bit of the
+   font's float arithmetic, which a fused multiply-add may change, is rounded away. */
+static int dti_cap_units(float x) { return (int)floorf(x * (float)DTI_CAP + 0.45f); }
+
+/* One digit's strokes about its centre, y downward; the font's short chords are joined up to 1/8 of the cap height. */
+static void dti_digit_load(dti_digit *d, int digit) {
+    dti_segment segment[DTI_FONT_SEGMENTS];
+    const int count = dti_font_strokes('0' + digit, segment, NULL);
+    dti_stroke_line run = { 0, 0, 0, 0 };
+    d->count = 0;
+    for (int i = 0; i < count; ++i) {
+        const dti_stroke_line next = { dti_cap_units(segment[i].x0 - 0.38f), dti_cap_units(0.5f - segment[i].y0),
+                                dti_cap_units(segment[i].x1 - 0.38f), dti_cap_units(0.5f - segment[i].y1) };
+        const int dx = next.x1 - run.x0, dy = next.y1 - run.y0;
+        const bool joins = i > 0 && next.x0 == run.x1 && next.y0 == run.y1 && dx * dx + dy * dy < (DTI_CAP / 8) * (DTI_CAP / 8);
+        if (i > 0 && !joins) dti_digit_add(d, run);
+        run = (dti_stroke_line){ joins ? run.x0 : next.x0, joins ? run.y0 : next.y0, next.x1, next.y1 };
     }
-    size_t k = 0;
-    for (const char *s = raw; *s && k + 1 < n; ++s) {
-        if (strncmp(s, "(R)", 3) == 0) { s += 2; continue; }
-        if (strncmp(s, "(TM)", 4) == 0 || strncmp(s, "(tm)", 4) == 0) { s += 3; continue; }
-        if (*s == ' ' && (k == 0 || out[k - 1] == ' ')) continue;
-        out[k++] = *s;
+    dti_digit_add(d, run);
+}
+
+/* A whole number in [low, high], from 32 random bits. */
+static int dti_between(uint32_t bits, int low, int high) {
+    return low + (int)((uint64_t)bits * (uint32_t)(high - low + 1) >> 32);
+}
+
+/* What one image does to the strokes. Fractions in 1/4096. */
+typedef struct dti_hand {
+    int bend[5];              /* second- and third-order terms, before the affine map */
+    int m00, m01, m10, m11;   /* the affine map, cap units to 1/64 pixel */
+    int x, y;                 /* where the centre goes, 1/64 pixel */
+    int radius, soft;         /* half the pen's width; width of its edge, 1/64 pixel */
+    int ink, noise;           /* brightness of the stroke, amplitude of the noise */
+    int wobble, strays;
+} dti_hand;
+
+static void dti_hand_draw(dti_hand *h, const uint32_t r[24]) {
+    for (int i = 0; i < 5; ++i) h->bend[i] = dti_between(r[i], -560, 560);
+    /* (cos, sin) = (1-t^2, 2t)/(1+t^2) with t = tan(angle/2); at most 22 degrees either way */
+    const int64_t t = dti_between(r[5], -796, 796), one = 4096, norm = one * one + t * t;
+    const int64_t cosine = one * (one * one - t * t) / norm, sine = 2 * one * one * t / norm;
+    const int64_t slant = dti_between(r[6], -1500, 1500);
+    const int64_t wide = dti_between(r[7], 3000, 5600), high = dti_between(r[8], 3500, 5400); /* 13.7 to 21 pixels high */
+    h->m00 = (int)(cosine * wide / one);
+    h->m10 = (int)(sine * wide / one);
+    h->m01 = (int)((cosine * slant / one - sine) * high / one);
+    h->m11 = (int)((sine * slant / one + cosine) * high / one);
+    h->x = 14 * DTI_PIXEL + dti_between(r[9], -3 * DTI_PIXEL, 3 * DTI_PIXEL);
+    h->y = 14 * DTI_PIXEL + dti_between(r[10], -2 * DTI_PIXEL, 2 * DTI_PIXEL);
+    h->radius = dti_between(r[11], 32, 100);
+    h->soft = dti_between(r[12], 64, 140);
+    h->ink = dti_between(r[13], 150, 255);
+    h->noise = dti_between(r[14], 0, 50);
+    h->wobble = dti_between(r[15], 0, 48);
+    h->strays = dti_between(r[16], 0, 3) / 3 * dti_between(r[17], 1, 2); /* none for three images of four */
+}
+
+static void dti_hand_point(const dti_hand *h, int u, int v, int *x, int *y) {
+    const int vv = v * v / 512, uv = u * v / 512, uu = u * u / 512;
+    const int bu = u + (h->bend[0] * vv + h->bend[1] * uv + h->bend[2] * (vv * v / 512)) / 4096;
+    const int bv = v + (h->bend[3] * uu + h->bend[4] * uv) / 4096;
+    *x = h->x + (h->m00 * bu + h->m01 * bv) / 4096;
+    *y = h->y + (h->m10 * bu + h->m11 * bv) / 4096;
+}
+
+/* nearest[i] = min(nearest[i], squared distance of pixel i's centre to the line), inside the box that the pen reaches. */
+static void dti_ink_line(int32_t *nearest, dti_stroke_line l, int reach) {
+    const int dx = l.x1 - l.x0, dy = l.y1 - l.y0, length2 = dx * dx + dy * dy;
+    const float per = length2 ? 256.0f / (float)length2 : 0.0f;
+    int left = ((dx < 0 ? l.x1 : l.x0) - reach) / DTI_PIXEL, right = ((dx < 0 ? l.x0 : l.x1) + reach) / DTI_PIXEL + 1;
+    int top = ((dy < 0 ? l.y1 : l.y0) - reach) / DTI_PIXEL, bottom = ((dy < 0 ? l.y0 : l.y1) + reach) / DTI_PIXEL + 1;
+    if (left < 0) left = 0;
+    if (top < 0) top = 0;
+    if (right > DTI_DIGIT_SIDE) right = DTI_DIGIT_SIDE;
+    if (bottom > DTI_DIGIT_SIDE) bottom = DTI_DIGIT_SIDE;
+    for (int i = top; i < bottom; ++i) {
+        int32_t *row = nearest + i * DTI_DIGIT_SIDE;
+        const int wy = i * DTI_PIXEL + DTI_PIXEL / 2 - l.y0;
+        for (int j = left; j < right; ++j) {
+            const int wx = j * DTI_PIXEL + DTI_PIXEL / 2 - l.x0;
+            int along = wx * dx + wy * dy;                  /* 0 at one end, length2 at the other */
+            along = along < 0 ? 0 : along > length2 ? length2 : along;
+            const int t = (int)((float)along * per);        /* the same, as 0..256 */
+            const int ex = wx - dx * t / 256, ey = wy - dy * t / 256, d = ex * ex + ey * ey;
+            row[j] = d < row[j] ? d : row[j];
+        }
     }
-    if (n) out[k] = 0;
 }
 
-#if !defined(__GNUC__) || !(defined(__AVX512F__) || defined(__AVX__) || defined(__ARM_NEON) || defined(__SSE2__))
-#define DTI_SIMD "plain C"
-#elif defined(__AVX512F__)
-#define DTI_SIMD "AVX-512"
-#elif defined(__AVX2__)
-#define DTI_SIMD "AVX2"
-#elif defined(__AVX__)
-#define DTI_SIMD "AVX"
-#elif defined(__SSE2__)
-#define DTI_SIMD "SSE2"
-#else
-#define DTI_SIMD "NEON"
-#endif
-
-DT_API const char *dt_kernel_name(void) {
-    return DTI_W == 16 ? DTI_SIMD ", 16 lanes a register" : DTI_W == 8 ? DTI_SIMD ", 8 lanes a register"
-         : DTI_W == 4 ? DTI_SIMD ", 4 lanes a register" : DTI_SIMD ", one lane at a time";
+static void dti_draw_strokes(int32_t *nearest, const dti_digit *digit, const dti_hand *h, uint64_t seed, uint32_t sample) {
+    const int reach = h->radius + h->soft;
+    for (int i = 0; i < DTI_DIGIT_PIXELS; ++i) nearest[i] = reach * reach;
+    int wx = 0, wy = 0, lastx = INT32_MAX, lasty = INT32_MAX;
+    for (int i = 0; i < digit->count; ++i) {
+        const dti_stroke_line g = digit->line[i];
+        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 1, sample, (uint32_t)i);
+        dti_stroke_line l;
+        if (g.x0 != lastx || g.y0 != lasty) { wx = dti_between(r.v[0], -h->wobble, h->wobble); wy = dti_between(r.v[1], -h->wobble, h->wobble); }
+        dti_hand_point(h, g.x0 + wx, g.y0 + wy, &l.x0, &l.y0);
+        wx = dti_between(r.v[2], -h->wobble, h->wobble);    /* the next piece of the stroke starts where this one ends */
+        wy = dti_between(r.v[3], -h->wobble, h->wobble);
+        dti_hand_point(h, g.x1 + wx, g.y1 + wy, &l.x1, &l.y1);
+        dti_ink_line(nearest, l, reach);
+        lastx = g.x1;
+        lasty = g.y1;
+    }
+    for (int i = 0; i < h->strays; ++i) {
+        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 2, sample, (uint32_t)i);
+        const int x = dti_between(r.v[0], 0, 28 * DTI_PIXEL), y = dti_between(r.v[1], 0, 28 * DTI_PIXEL);
+        dti_ink_line(nearest, (dti_stroke_line){ x, y, x + dti_between(r.v[2], -400, 400), y + dti_between(r.v[3], -400, 400) }, reach);
+    }
 }
 
-DT_API void dt_machine_caption(char *buf, size_t n) {
-    char cpu[128], compiler[64], date[32] = "";
-    DTI_NEED(buf || n == 0, "buf", );
-    dti_cpu_name(cpu, sizeof cpu);
-#if defined(__clang__)
-    snprintf(compiler, sizeof compiler, "clang %d.%d.%d", __clang_major__, __clang_minor__, __clang_patchlevel__);
-#elif defined(__GNUC__)
-    snprintf(compiler, sizeof compiler, "gcc %d.%d.%d", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
-#else
-    snprintf(compiler, sizeof compiler, "unknown compiler");
-#endif
-    const time_t now = time(NULL);
-    const struct tm *day = gmtime(&now);
-    if (day) strftime(date, sizeof date, "%Y-%m-%d", day);
-    const int cores = dt_cores();
-    snprintf(buf, n, "%s, %d core%s, %s, %s, %s", cpu, cores, cores == 1 ? "" : "s", DTI_SIMD, compiler, date);
+/* Pen profile: full ink inside the radius, falling to none over `soft`; then noise, two uniform numbers a pixel. */
+static void dti_develop(uint8_t *out, const int32_t *nearest, const dti_hand *h, uint64_t seed, uint32_t sample) {
+    const int reach = h->radius + h->soft;
+    for (int i = 0; i < DTI_DIGIT_PIXELS; i += 8) {
+        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 3, sample, (uint32_t)i / 8);
+        for (int k = 0; k < 8; ++k) {
+            const uint32_t bits = r.v[k / 2] >> (16 * (k & 1));
+            const int grain = (int)(bits & 255u) + (int)(bits >> 8 & 255u) - 255;
+            int inside = reach - (int)sqrtf((float)nearest[i + k]);
+            if (inside > h->soft) inside = h->soft;
+            const int value = inside * h->ink / h->soft + grain * h->noise / 256;
+            out[i + k] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+        }
+    }
+}
+
+/* Images first .. first+count-1 of the seed's endless set. */
+static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint64_t seed) {
+    dti_digit digits[10];
+    int32_t nearest[DTI_DIGIT_PIXELS];
+    if (!d) return dti_fail(DT_EARG, "dt_dataset_synthetic: d must not be NULL");
+    memset(d, 0, sizeof *d);
+    if (count == 0) return dti_fail(DT_EARG, "a synthetic set needs at least 1 image");
+    const dt_err err = dti_dataset_alloc(d, count, DTI_DIGIT_SIDE, DTI_DIGIT_SIDE, 10);
+    if (err != DT_OK) {
+        dt_dataset_free(d);
+        return err;
+    }
+    for (int i = 0; i < 10; ++i) dti_digit_load(&digits[i], i);
+    for (uint32_t n = 0; n < count; ++n) {
+        const uint32_t sample = first + n;
+        uint32_t words[24];
+        dti_hand hand;
+        for (uint32_t i = 0; i < 6; ++i) {
+            const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 0, sample, i);
+            memcpy(words + 4 * i, r.v, sizeof r.v);
+        }
+        dti_hand_draw(&hand, words);
+        d->labels[n] = (uint8_t)dti_between(words[23], 0, 9);
+        dti_draw_strokes(nearest, &digits[d->labels[n]], &hand, seed, sample);
+        dti_develop(d->pixels + (size_t)n * DTI_DIGIT_PIXELS, nearest, &hand, seed, sample);
+    }
+    snprintf(d->name, sizeof d->name, "synthetic digits");
+    snprintf(d->source, sizeof d->source, "drawn from the chart font, seed %llu", (unsigned long long)seed);
+    dti_dataset_measure(d);
+    dti_dataset_hash(d);
+    return DT_OK;
+}
+
+DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed) { return dti_synthetic(d, 0, count, seed); }
+
+/* The test images are later ones of the same seed, and use the training images' mean and std. */
+static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test) {
+    if (train) DT_TRY(dti_synthetic(train, 0, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_SEED));
+    if (!test) return DT_OK;
+    const dt_err err = dti_synthetic(test, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_TEST, DTI_SYNTHETIC_SEED);
+    if (err != DT_OK) {
+        dt_dataset_free(train);
+        return err;
+    }
+    test->mean[0] = train ? train->mean[0] : test->mean[0];
+    test->std[0] = train ? train->std[0] : test->std[0];
+    return DT_OK;
 }
 #endif
-/* ==== [S12] Charts ======================================================== */
+
+/* ==== [E8] Charts ======================================================== */
 
 /* A chart is a list of things to show: lines, bars, references, shaded
    regions, pictures. Writing it measures every text, gives the rest of the
@@ -10951,7 +11101,7 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
    Debian: libstb-dev). */
 #ifdef DTRAIN_WITH_CHARTS
 
-/* ==== [S12.1] What a chart is told ======================================== */
+/* ==== [E8.1] What a chart is told ======================================== */
 
 #ifdef DTI_DECLARE
 typedef enum dt_axis_scale { DT_LINEAR, DT_LOG2, DT_LOG10 } dt_axis_scale;
@@ -11039,7 +11189,7 @@ DT_API void dt_chart_shade(dt_chart *c, const dt_shade *shade);
 DT_API void dt_chart_shade_cores(dt_chart *c); /* shades the x beyond dt_cores() and says so; nothing if there are none */
 DT_API void dt_chart_images(dt_chart *c, const dt_images *images);
 
-/* dt_chart_write, dt_chart_write_csv, dt_chart_save                   [S12.7]
+/* dt_chart_write, dt_chart_write_csv, dt_chart_save                   [E8.7]
    The PNG; the numbers it was drawn from, into the same name with its ending made .csv; both. One CSV line a point:
    series, x, y, min, max. DT_EIO with the file's name if it cannot be written, DT_ENOMEM, or the first error of
    building. A picture of 1200 x 750 takes about 0.1 s. */
@@ -11047,7 +11197,7 @@ DT_API dt_err dt_chart_write(dt_chart *c, const char *png);
 DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png);
 DT_API dt_err dt_chart_save(dt_chart *c, const char *png);
 
-/* dt_chart_check                                                      [S12.7]
+/* dt_chart_check                                                      [E8.7]
    DT_OK if every text lies inside the canvas and overlaps no other; else DT_ESHAPE and a sentence quoting the texts. */
 DT_API dt_err dt_chart_check(dt_chart *c);
 
@@ -11312,7 +11462,7 @@ DT_API void dt_chart_images(dt_chart *c, const dt_images *images) {
     if (m->n) m->pixels = dti_keep(c, m->pixels, dti_times(m->n * (size_t)m->channels, (size_t)m->width * (size_t)m->height));
 }
 
-/* ==== [S12.2] Ink ========================================================= */
+/* ==== [E8.2] Ink ========================================================= */
 
 /* Shapes go into a mask of coverage, 0 to 1 a pixel, each pixel keeping the largest it was given, so that the joints
    and crossings of one shape are not painted twice; dti_ink then lays one colour through the mask. Coverage comes from
@@ -11433,7 +11583,7 @@ static void dti_marker(dt_chart *c, float x, float y, float r, int index) {
     }
 }
 
-/* ==== [S12.3] Text ======================================================== */
+/* ==== [E8.3] Text ======================================================== */
 
 /* Sizes are cap heights in pixels. A line of text stands in a box from 1.1 sizes above its baseline to 0.4 below; lines
    are 1.75 sizes apart. Every text drawn leaves its box in c->texts, so that later labels can keep away from it and
@@ -11591,7 +11741,7 @@ static float dti_box_cost(const dt_chart *c, const dti_box *box) {
     return cost;
 }
 
-/* ==== [S12.4] Axes ======================================================== */
+/* ==== [E8.4] Axes ======================================================== */
 
 static double dti_axis_unit(const dti_chart_axis *a, double v) { return a->scale == DT_LINEAR ? v : log10(v); }
 static bool dti_axis_has(const dti_chart_axis *a, double v) { return dti_drawable(v) && (a->scale == DT_LINEAR || v > 1e-300); }
@@ -11801,7 +11951,7 @@ static void dti_tick_text(const dti_chart_axis *a, double v, char out[DTI_NUMBER
     }
 }
 
-/* ==== [S12.5] Layout ====================================================== */
+/* ==== [E8.5] Layout ====================================================== */
 
 /* A tag names one series: at the right edge beside its last point, or in the legend. */
 typedef struct dti_tag {
@@ -12108,7 +12258,7 @@ static void dti_draw_axes(dt_chart *c, const dti_layout *l) {
     }
 }
 
-/* ==== [S12.6] Drawing ===================================================== */
+/* ==== [E8.6] Drawing ===================================================== */
 
 static void dti_draw_shade(dt_chart *c, const dt_shade *s) {
     const float *p = c->plot;
@@ -12427,7 +12577,7 @@ static void dti_draw_items(dt_chart *c) {
     dti_chart_clip(c, 0, 0, (float)c->w, (float)c->h);
 }
 
-/* ==== [S12.7] Writing ===================================================== */
+/* ==== [E8.7] Writing ===================================================== */
 
 /* The canvas in white. Pictures without axes decide their own height. */
 static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
@@ -12608,6 +12758,7 @@ DT_API dt_err dt_chart_save(dt_chart *c, const char *png) {
 }
 #endif /* DTI_IMPLEMENT */
 #endif /* DTRAIN_WITH_CHARTS */
+
 /* ==== End ================================================================= */
 #if defined(DTI_DECLARE) && defined(__cplusplus)
 }

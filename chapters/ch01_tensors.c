@@ -1,4 +1,4 @@
-// Chapter 1. Tensors, names and random numbers               uses [S2] [S3.1] [S6.1]
+// Chapter 1. Tensors, names and random numbers               uses [S2] [S3.1] [S8.1]
 //
 // You will learn   how t[i][j][k][l] becomes an address; what a named value is; random numbers without a state
 // New since ch00   everything: about 190 lines

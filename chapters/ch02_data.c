@@ -1,4 +1,4 @@
-// Chapter 2. Images, shares and batches                        uses [S2] [S9.3] [S9.4] [S9.6] [S9.7]
+// Chapter 2. Images, shares and batches                        uses [S2] [S4.2] [S4.3] [S4.4] [S4.5]
 //
 // You will learn   to read an IDX file byte by byte; to deal images out to ranks so that nothing is left to luck
 // New since ch01   about 200 lines

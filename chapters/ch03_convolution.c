@@ -1,4 +1,4 @@
-// Chapter 3. One convolution, seven loops                      uses [S3.1] [S4.1] [S4.2] [S6.1]
+// Chapter 3. One convolution, seven loops                      uses [S3.1] [S5.1] [S5.2] [S8.1]
 //
 // You will learn   how a whole net computes its answer; how to count multiply-adds; how far plain loops are from the peak
 // New since ch02   about 170 lines

@@ -1,4 +1,4 @@
-// Chapter 4. From seven loops to the machine's limit                      uses [S4.1] [S4.3] [S4.4] [S12.1]
+// Chapter 4. From seven loops to the machine's limit                      uses [S5.1] [E1.1] [E1.2] [E8.1]
 //
 // You will learn   to find out what stops a loop: latency, ports, caches or memory; and to take that away, one step at a time
 // New since ch03   about 200 lines: one convolution, five times
@@ -74,7 +74,7 @@ static void reordered(float *y, const float *x, const float *w, const shape *s) 
 // Rows are ragged, channels are 1, 3, 10 or 20, but images come in plenty. So let sixteen images lie side by side, [C][H][W][16]:
 // whatever is done to one pixel of one image is done to sixteen, in one, two or four full, aligned registers, and no image
 // size leaves a rest. The layout alone makes this step. We also say the fused multiply-add: one instruction for the two of
-// step 2. (The Makefile forbids the compiler to fuse by itself; the header's dti_v and dti_fma [S4.3] are these lines again.)
+// step 2. (The Makefile forbids the compiler to fuse by itself; the header's dti_v and dti_fma [E1.1] are these lines again.)
 
 // [region: vector]
 #if defined(__AVX512F__)
@@ -203,7 +203,7 @@ static void cache_blocks(float *y, const float *x, const float *w, const shape *
 }
 // [end]
 
-// Beside them the header's kernel [S4.4]: step 5 for any size, stride and padding, with tiles to suit.
+// Beside them the header's kernel [E1.2]: step 5 for any size, stride and padding, with tiles to suit.
 static void header_kernel(float *y, const float *x, const float *w, const shape *s) {
     const dti_conv conv = conv_of(s);
     dti_conv_pack(&conv, w, packed_weights);

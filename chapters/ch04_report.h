@@ -28,7 +28,7 @@ static void add_word(char *list, size_t size, const char *word) {
     snprintf(list + n, size - n, "%s%s", n ? ", " : "", word);
 }
 
-// The same to the header's kernel [S4.4].
+// The same to the header's kernel [E1.2].
 static dti_conv conv_of(const shape *s) {
     return (dti_conv){ .C = s->C, .H = s->H, .W = s->W, .O = s->O, .P = s->P, .Q = s->Q, .K = s->K, .S = 1, .pad = 0 };
 }

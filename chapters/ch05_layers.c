@@ -1,4 +1,4 @@
-// Chapter 5. Backwards through the net                         uses [S2] [S5.4] [S5.5] [S5.8] [S6.1]
+// Chapter 5. Backwards through the net                         uses [S2] [S6.4] [S6.5] [S7.1] [S8.1]
 //
 // You will learn   to turn each forward line around; to prove a gradient right with nothing but the loss
 // New since ch03   about 200 lines
@@ -373,6 +373,6 @@ int main(int argc, char **argv) {
 // 1. **Predict.** Which lines of 5.6's table change if `relu_backward` is forgotten in front of fc1? Which stay right, and why?
 // 2. **Predict.** The loss divides by N. Two ranks with 10 images each sum their gradients: what must they divide by instead?
 // 3. **Implement.** Average pooling, forward and backward, in place of the third max-pool. The table is your test.
-// 4. **Implement.** Dropout on single values instead of planes, drawn as the header draws it [S5.5]; compare with a net in which
+// 4. **Implement.** Dropout on single values instead of planes, drawn as the header draws it [S6.5]; compare with a net in which
 //    `dt_dropout` takes dt_dropout2d's place.
 // 5. **Measure.** Seconds of `forward` and of `backward`. Count multiply-adds first: what should the ratio be?

@@ -1,4 +1,4 @@
-// Chapter 6. Downhill: optimizers, and one core trains         uses [S3.1] [S6.1] [S7] [S9.7] [S10]
+// Chapter 6. Downhill: optimizers, and one core trains         uses [S3.1] [S8.1] [S9] [S4.5] [S11]
 //
 // You will learn   SGD, momentum, Nesterov and Adam in a few lines each; what a training loop is; how fast one core is
 // New since ch05   about 170 lines

@@ -1,4 +1,4 @@
-// Chapter 7. All-reduce                                       uses [S8.1] [S8.2] [S8.3] [S11] [S12]
+// Chapter 7. All-reduce                                       uses [S10.1] [S10.2] [S10.3] [E6] [E8]
 //
 // You will learn   what a rank is; how a sum gets onto every rank, in four ways; how to say which way is fastest, and when
 // New since ch06   about 120 lines: ranks, messages, four all-reduces, a cost model fitted to measurements
@@ -182,7 +182,7 @@ static dt_err doubling(dt_comm *comm, float *x, size_t n, float *scratch) {
 }
 // [end]
 
-// Each is now held against the header's, which is written another way (an algorithm there is a list of steps [S8.3]), with
+// Each is now held against the header's, which is written another way (an algorithm there is a list of steps [S10.3]), with
 // awkward lengths: none, one, fewer than ranks. Floats are added in the same order, so every bit must be the same.
 
 static CHAPTER_NORETURN void mismatch(dt_comm *comm, const char *what) {
@@ -230,7 +230,7 @@ static dt_err check_broadcast(dt_comm *comm) {
 // ## 7.4 How long they take
 //
 // Seven ways, from 4 bytes to 16 MB. A time is the slowest rank's; it is taken over several calls, several times; the table
-// has the medians. MPI's own and the shared-memory one [S8.2] are in it, too.
+// has the medians. MPI's own and the shared-memory one [S10.2] are in it, too.
 
 // [region: time]
 static dt_err time_allreduce(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, timing *t) {

@@ -1,4 +1,4 @@
-// Chapter 8. Synchronous SGD                                  uses [S3.2] [S6] [S8] [S10.1] [S10.3] [S12]
+// Chapter 8. Synchronous SGD                                  uses [S3.2] [S8] [S10] [S11.1] [S11.3] [E8]
 //
 // You will learn   how ranks train one net together; why the number of ranks need not change a single bit of it; what goes
 //                  wrong with uneven shares, with sums for means, and with a sum thrown away

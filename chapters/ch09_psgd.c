@@ -1,4 +1,4 @@
-// Chapter 9. PSGD and local SGD                               uses [S3.2] [S6] [S8] [S9.6] [S10.4] [S12]
+// Chapter 9. PSGD and local SGD                               uses [S3.2] [S8] [S10] [S4.4] [S11.4] [E8]
 //
 // You will learn   how far ranks get alone; what one average at the end does; what accuracy costs in bytes
 // New since ch08   about 60 lines: an average of parameters, and a loop that takes it every H steps

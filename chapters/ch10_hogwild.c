@@ -1,4 +1,4 @@
-// Chapter 10. Hogwild                                         uses [S6] [S7] [S9.6] [S10.5] [S12]
+// Chapter 10. Hogwild                                         uses [S8] [S9] [S4.4] [S11.5] [E8]
 //
 // You will learn   what is lost when threads add without a lock; why sparse problems do not mind; what a dense net does
 // New since ch09   about 90 lines: threads, relaxed atomics, a lost-update count, Hogwild by hand
@@ -242,7 +242,7 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 
 // ## 10.4 Speed, accuracy and staleness
 //
-// One row a number of workers: the header's Hogwild on the net [S10.5], with Adam and batches of 32, one epoch in which each
+// One row a number of workers: the header's Hogwild on the net [S11.5], with Adam and batches of 32, one epoch in which each
 // worker sees 1/N of the data. The test is scored with dropout off. Beside it the same with a lock around copy and addition, so
 // that no addition is lost and no copy is torn; and with nothing shared but one average at the end of the epoch.
 

@@ -1,4 +1,4 @@
-// Chapter 12. The full experiment                             uses [S6] [S7] [S8] [S9] [S10] [S11] [S12]
+// Chapter 12. The full experiment                             uses [S8] [S9] [S10] [S4] [S11] [E6] [E8]
 //
 // You will learn   what parallel training gains and costs, on your own machine, in one table and three charts
 // New since ch11   nothing in the library: this program only puts the chapters together

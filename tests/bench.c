@@ -11,7 +11,7 @@
 //
 // Only useful multiply-adds count, two flop each. A tap on padding is none, nor is a lane without an image; the transposed
 // weights, the pooling and ReLU are time without flop. A convolution fused with its pooling counts as the convolution alone,
-// although backward, where three of four gradients are zero, could do with less. Winograd's algorithm [S4.10] is counted by the
+// although backward, where three of four gradients are zero, could do with less. Winograd's algorithm [E1.8] is counted by the
 // multiply-adds of the definition that it replaces, not by the fewer that it does: so it may pass the peak.
 
 #include <getopt.h>

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Every citation such as [S4.1] in the header, the chapters, the tests, the examples and the README must lead to a banner,
-# "/* ==== [S4.1] Naive convolution ==== */", in dtrain.h; and no banner may stand there twice.
+# Every citation such as [S5.1] in the header, the chapters, the tests, the examples and the README must lead to a banner,
+# "/* ==== [S5.1] Naive convolution ==== */", in dtrain.h; and no banner may stand there twice.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-banners=$(sed -n 's/^\/\* ==== \(\[S[0-9.]*\]\) .*/\1/p' dtrain.h)
+banners=$(sed -n 's/^\/\* ==== \(\[[SE][0-9.]*\]\) .*/\1/p' dtrain.h)
 bad=0
 twice=$(echo "$banners" | sort | uniq -d)
 if [ -n "$twice" ]; then
@@ -14,7 +14,7 @@ cited=0
 files=$(ls dtrain.h README.md chapters/* examples/* tests/*.c tests/*.sh tests/*.py tests/*.mk tests/test_header/* 2>/dev/null)
 for file in $files; do
     [ -f "$file" ] || continue
-    for citation in $(grep -o '\[S[0-9][0-9]*\(\.[0-9][0-9]*\)\{0,1\}\]' "$file" | sort -u); do
+    for citation in $(grep -o '\[[SE][0-9][0-9]*\(\.[0-9][0-9]*\)\{0,1\}\]' "$file" | sort -u); do
         cited=$((cited + 1))
         if ! echo "$banners" | grep -qxF "$citation"; then
             echo "$file: $(grep -nF "$citation" "$file" | head -n 1 | cut -d: -f1): $citation leads nowhere"

@@ -1,4 +1,4 @@
-/* make_idx FOLDER TRAIN TEST: writes synthetic digits [S9.5] as the four IDX files of MNIST, for tests/test_cli.sh. */
+/* make_idx FOLDER TRAIN TEST: writes synthetic digits [E7.2] as the four IDX files of MNIST, for tests/test_cli.sh. */
 #include <stdio.h>
 #include <stdlib.h>
 

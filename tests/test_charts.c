@@ -1,4 +1,4 @@
-/* Charts [S12] and the font [S9.1]: ink where it belongs, text inside the canvas and clear of other text, errors with the
+/* Charts [E8] and the font [E7.1]: ink where it belongs, text inside the canvas and clear of other text, errors with the
    file's name, and data that is missing, constant or not a number. Files are made in a temporary folder. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,7 @@ static const double lows[] = { 0.98, 1.85, 1.7, 1.8, 1.7 }, highs[] = { 1.02, 1.
 
 /* ---- The font ---- */
 
-/* The length of a character's strokes, which must lie in its box, as [S9.1] says. */
+/* The length of a character's strokes, which must lie in its box, as [E7.1] says. */
 static float ink_in_box(int code) {
     dti_segment g[DTI_FONT_SEGMENTS];
     float width = 0, length = 0;

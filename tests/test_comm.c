@@ -1,4 +1,4 @@
-/* The communicator [S8]: every all-reduce against sums that are known in closed form.
+/* The communicator [S10]: every all-reduce against sums that are known in closed form.
 
    The same cases run on 1..8 threads (./test_comm) and on MPI ranks (mpiexec.mpich -n 3 ./test_comm). A case is a function
    of the communicator that returns an error and its sentence, because cmocka's assertions do not work on other threads. */

@@ -172,7 +172,7 @@ static void rows_of_the_ground(void) {
     }
 }
 
-/* ---- [S4] */
+/* ---- [E1] */
 
 static void rows_of_the_kernels(void) {
     float x[64] = { 0 }, y[64];
@@ -228,7 +228,7 @@ static void rows_of_the_kernels(void) {
     }
 }
 
-/* ---- [S6] */
+/* ---- [S8] */
 
 static void rows_of_builders(void) {
     ROW(dt_net_new) {
@@ -456,7 +456,7 @@ static void rows_of_running(void) {
     dt_net_free(net);
 }
 
-/* ---- [S7] */
+/* ---- [S9] */
 
 static void rows_of_optimizers(void) {
     dt_net *none = unbuilt(), *net = built();
@@ -505,7 +505,7 @@ static void rows_of_optimizers(void) {
     dt_net_free(net);
 }
 
-/* ---- [S8] */
+/* ---- [S10] */
 
 static dt_err run_of_a_rank(dt_comm *comm, void *arg) {
     (void)arg;
@@ -732,7 +732,7 @@ static void rows_of_failure(dt_comm *c) {
     }
 }
 
-/* ---- [S9] */
+/* ---- [S4] */
 
 static void rows_of_data(void) {
     dt_dataset d = { .count = 5 };
@@ -836,7 +836,7 @@ static void rows_of_samplers(dt_comm *c) {
     }
 }
 
-/* ---- [S10] */
+/* ---- [S11] */
 
 static const dt_train_desc once = { .data = &set, .epochs = 1, .batch = 4 };
 
@@ -941,7 +941,7 @@ static void rows_of_training(dt_comm *c) {
     dt_net_free(other);
 }
 
-/* ---- [S11] */
+/* ---- [E6] */
 
 static void rows_of_reports(void) {
     dt_net *none = unbuilt(), *net = built();
@@ -987,7 +987,7 @@ static void rows_of_reports(void) {
     dt_net_free(net);
 }
 
-/* ---- [S12] */
+/* ---- [E8] */
 
 static void rows_of_charts(void) {
     const double x[2] = { 1, 2 };

@@ -1,4 +1,4 @@
-/* Data [S9]: IDX files whole and hostile, where datasets are looked for, the synthetic digits, partition, sampler,
+/* Data [S4]: IDX files whole and hostile, where datasets are looked for, the synthetic digits, partition, sampler,
    global batches. Files are made in a temporary folder, which is also the working directory, so that ./data is ours. */
 #include <setjmp.h>
 #include <stdarg.h>

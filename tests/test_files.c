@@ -1,4 +1,4 @@
-/* Files [S1.5], JSON [S1.6], saved parameters [S11.1], CSV [S11.2]: what is left of a file when
+/* Files [E6.1], JSON [E6.2], saved parameters [E6.3], CSV [E6.4]: what is left of a file when
    its writing fails, what stands in a file's place, and a reader that believes nothing. All of it
    happens in a folder of its own, which is also the working directory. What reaches the disk, and
    in which order, is seen by standing between the header and fsync and rename. */

@@ -1,4 +1,4 @@
-/* The kernels [S4]: every fast one against its naive twin.
+/* The kernels [E1]: every fast one against its naive twin.
 
    Two kinds of numbers. Small whole ones make every sum exact in any order, so that one missing tap, one wrong index or
    one tie that went to the wrong place is a difference and no tolerance is needed. Fractions then test the rounding: the
@@ -416,7 +416,7 @@ static void linear(void **state) {
     for (int G = 1; G <= 14; ++G) one_linear(7, 10, G), one_linear(20, 17, G), one_linear(3, 8, G);
 }
 
-/* ---- Winograd's algorithm [S4.10]. It rounds by the size of its neighbours, so the bound of an element is a part of the largest
+/* ---- Winograd's algorithm [E1.8]. It rounds by the size of its neighbours, so the bound of an element is a part of the largest
    bound of its map; whole numbers then come back near enough to tell which they were, so that a wrong tap still shows. */
 
 typedef struct wino_maps {

@@ -1,4 +1,4 @@
-/* Random numbers [S2], exact sums [S3], layers [S5], nets [S6], optimizers [S7], saved parameters and CSV [S11].
+/* Random numbers [S2], exact sums [S3], layers [S6], nets [S8], optimizers [S9], saved parameters and CSV [E6].
 
    Gradients are held against finite differences layer by layer, and for two whole nets against PyTorch
    (tests/data/reference.bin, made by tests/make_reference.py). */
@@ -441,7 +441,7 @@ static void relu_all(float *y, const float *x, int n) {
     for (int i = 0; i < n; ++i) y[i] = x[i] > 0.0f ? x[i] : 0.0f;
 }
 
-/* The residual net's logits by the naive kernels [S4.1] and plain loops. */
+/* The residual net's logits by the naive kernels [S5.1] and plain loops. */
 static void residual_logits(dt_net *net, float *x, float *z) {
     float a[144], b[144], c[144], d[27], e[27], f[6], g[6];
 #define W(name) dt_net_find(net, name ".weight")->value.data, dt_net_find(net, name ".bias")->value.data
@@ -546,7 +546,7 @@ static void dropout_masks(void **state) {
             ok(dt_forward(net));
             for (int i = 0; i < 48; ++i) {
                 dt_net_logits(net, i, dropped);
-                for (int o = 0; o < OUT; ++o) { /* [S5.5]: a function of (seed, layer 1, epoch, sample, number of the value) */
+                for (int o = 0; o < OUT; ++o) { /* [S6.5]: a function of (seed, layer 1, epoch, sample, number of the value) */
                     dt_philox_block r = dt_philox(77, DT_RNG_DROPOUT | 1u << 8, 4, rows[i], (uint32_t)o / 4);
                     float mask = dt_uniform(r.v[o % 4]) < p ? 0.0f : 1.0f / (1.0f - p), want = plain[i][o] * mask;
                     zeros += mask < 0.5f;

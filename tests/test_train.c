@@ -1,4 +1,4 @@
-/* Training [S10]: synchronous SGD, PSGD, Hogwild, evaluation, the check of the replicas.
+/* Training [S11]: synchronous SGD, PSGD, Hogwild, evaluation, the check of the replicas.
 
    As tests/test_comm.c: the cases of `on_ranks` run on 1..5 threads (./test_train), and on MPI ranks in a program built
    with MPI (mpiexec.mpich -n 3 ./test_train_mpi). They return an error and its sentence, because cmocka's assertions do
