@@ -251,7 +251,7 @@ static dt_err recording(dt_comm *comm, void *arg) {
     if (dt_comm_rank(comm) != 0) return DT_OK;
     FILE *file = fopen(path, "r");
     if (!file) return dt_fail(DT_EDATA, "no trace");
-    while (fgets(line, sizeof line, file)) ++lines, named += strstr(line, "\"ray _x_\"") != NULL;
+    while (fgets(line, sizeof line, file)) ++lines, named += strstr(line, "\"ray \\\"x\\\"\"") != NULL;
     fclose(file);
     if (named == 700 * dt_comm_size(comm) && lines > named) return remove(path), DT_OK;
     return dt_fail(DT_EDATA, "the trace has %d lines, %d of ours", lines, named);
