@@ -112,15 +112,19 @@ check: $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" sh chapters/check.sh
 
 # ---- Pictures of the chapters, from this machine. Those that time kernels by the wall clock keep to one core.
-figures: $(CHAPTERS)
-	./ch01 && ./ch02 && taskset -c 0 ./ch03 && ./ch04 --runs 15 && ./ch05 && taskset -c 0 ./ch06
-	$(MPIEXEC) -n 2 ./ch07
-	$(MPIEXEC) -n 2 ./ch08 --images 60000
-	./ch09 --images 60000 --epochs 2
-	./ch10 --images 60000
+figures: $(CHAPTERS) build/bench
+	for ch in 01 02 05; do ./ch$$ch --figures figures || exit 1; done
+	./ch04 --runs 15 --figures figures
+	for ch in 03 06; do taskset -c 0 ./ch$$ch --figures figures || exit 1; done
+	$(MPIEXEC) -n 2 ./ch07 --png figures/ch07_allreduce.png
+	$(MPIEXEC) -n 2 ./ch08 --images 60000 --png figures/ch08_sync.png
+	./ch09 --images 60000 --epochs 2 --png figures/ch09
+	./ch10 --images 60000 --png figures/ch10
+	taskset -c 0 ./build/bench --figures figures
 
 # ---- Kernels against the machine's peak, and a training step by layer.
 bench: build/bench
+	@mkdir -p out
 	taskset -c 0 ./build/bench
 
 build/bench: tests/bench.c chapters/output.h dtrain.h

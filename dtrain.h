@@ -8258,7 +8258,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
     if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
     dti_start_over(guard, true);
-    if (guard && c->size > 1) MPI_Barrier(c->mpi);                       /* nobody fails before all are watched */
+    if (!started && c->size > 1) MPI_Barrier(c->mpi);                    /* nobody fails before all are watched */
     return c;
 }
 
@@ -9443,7 +9443,7 @@ DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *te
 #endif /* DTI_DECLARE */
 
 #ifdef DTI_IMPLEMENT
-#ifdef __linux__
+#if defined(__linux__) && defined(DTRAIN_WITH_MPI)
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9515,7 +9515,7 @@ static const char *const dti_left_names[] = { "mpich_shar_tmp", "ucx_shm_posix_"
 enum { DTI_LEFT_NAMES = sizeof dti_left_names / sizeof *dti_left_names, DTI_LEFT_MOST = 256 };
 typedef struct dti_left { char name[64]; uint64_t bytes; int kind; bool used; } dti_left;
 
-#ifdef __linux__
+#if defined(__linux__) && defined(DTRAIN_WITH_MPI)
 /* Marks those of the files that this process has mapped. */
 static void dti_left_used(const char *pid, dti_left *left, int n) {
     static const char folder[] = "/dev/shm/";

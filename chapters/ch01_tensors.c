@@ -276,14 +276,14 @@ static void draw_pictures(const char *folder, const double *x, size_t n, const d
 }
 
 int main(int argc, char **argv) {
-    const char *folder = "figures";
+    const char *folder = "out";
     int count = 0;
     uint64_t seed = 1234;
     bool quick = false;
     const option_desc options[] = {
         { "count", 'i', &count, "N      uniform numbers to draw, default 1000000, with --quick 100000" },
         { "seed", 'u', &seed, "S       of every random number, default 1234" },
-        { "figures", 's', &folder, "DIR  where pictures go, default figures" },
+        { "figures", 's', &folder, "DIR  where pictures go, default out" },
         { "quick", 'b', &quick, "       fewer numbers" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 1: tensors, named values, random numbers.", options, sizeof options);

@@ -315,14 +315,14 @@ static void draw(const char *folder, const char *data, int N, const double media
 }
 
 int main(int argc, char **argv) {
-    const char *which = "auto", *folder = "figures";
+    const char *which = "auto", *folder = "out";
     int images = 0, runs = 0;
     bool quick = false;
     const option_desc options[] = {
         { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
         { "images", 'i', &images, "N    images in the batch, default 128, with --quick 20" },
         { "runs", 'i', &runs, "N      of which the median counts, at most 31, default 11, with --quick 3" },
-        { "figures", 's', &folder, "DIR where pictures go, default figures" },
+        { "figures", 's', &folder, "DIR where pictures go, default out" },
         { "quick", 'b', &quick, "      few images, few runs" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 3: convolution, and the whole net's forward pass.", options, sizeof options);

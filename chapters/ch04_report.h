@@ -38,12 +38,12 @@ static dti_conv conv_of(const shape *s) {
 typedef struct task { shape size; int runs; bool quick; const char *folder; } task;
 
 static task read_task(int argc, char **argv, dt_comm *comm) {
-    task t = { .folder = "figures" };
+    task t = { .folder = "out" };
     int channels = 0;
     const option_desc options[] = {
         { "channels", 'i', &channels, "C    a multiple of 48, at most 960; default 96, with --quick 48" },
         { "runs", 'i', &t.runs, "N        of which the median counts, at most 31; default 9, with --quick 3" },
-        { "figures", 's', &t.folder, "DIR   where pictures go, default figures" },
+        { "figures", 's', &t.folder, "DIR   where pictures go, default out" },
         { "quick", 'b', &t.quick, "        few channels, few runs" },
     };
     read_options(argc, argv, comm, "Chapter 4: one convolution, five times.", options, sizeof options / sizeof *options);

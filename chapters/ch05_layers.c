@@ -326,7 +326,7 @@ static void draw_v(dt_net *net, int N, uint64_t seed, const char *data, const ch
 }
 
 int main(int argc, char **argv) {
-    const char *which = "auto", *folder = "figures";
+    const char *which = "auto", *folder = "out";
     int N = 0;
     uint64_t seed = 1234;
     bool quick = false;
@@ -334,7 +334,7 @@ int main(int argc, char **argv) {
         { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
         { "images", 'i', &N, "N    images in the batch, at most 64, default 20, with --quick 5" },
         { "seed", 'u', &seed, "S      of weights, dropout, and which gradients are asked for; default 1234" },
-        { "figures", 's', &folder, "DIR where pictures go, default figures" },
+        { "figures", 's', &folder, "DIR where pictures go, default out" },
         { "quick", 'b', &quick, "      few images" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 5: backward passes and the gradient check.", options, sizeof options);

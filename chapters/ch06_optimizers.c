@@ -278,7 +278,7 @@ static void draw_curves(const char *folder, const course *s, curve curves[4]) {
 }
 
 int main(int argc, char **argv) {
-    const char *which = "auto", *folder = "figures";
+    const char *which = "auto", *folder = "out";
     int epochs = 0, batch = 128, images = 0;
     uint64_t seed = 1234;
     bool quick = false;
@@ -288,7 +288,7 @@ int main(int argc, char **argv) {
         { "images", 'i', &images, "N    use the first N training images, default all, with --quick 4096" },
         { "batch", 'i', &batch, "B     default 128" },
         { "seed", 'u', &seed, "S      of initial values, order and dropout, default 1234" },
-        { "figures", 's', &folder, "DIR where pictures go, default figures" },
+        { "figures", 's', &folder, "DIR where pictures go, default out" },
         { "quick", 'b', &quick, "      few images" },
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 6: optimizers; one core trains.", options, sizeof options);

@@ -311,12 +311,12 @@ int main(int argc, char **argv) {
     const char *png = NULL;
     bool quick = false;
     const option_desc options[] = {
-        { "png", 's', &png, "FILE   the picture, its numbers beside it as CSV; default figures/ch07_allreduce.png, with --quick none" },
+        { "png", 's', &png, "FILE   the picture, its numbers beside it as CSV; default out/ch07_allreduce.png, with --quick none" },
         { "quick", 'b', &quick, "    fewer sizes, fewer rounds" },
     };
     dt_comm *comm = begin_program(argc, argv, "All-reduce by hand, measured from 4 bytes to 16 MB. Start it with mpiexec -n 3.", options, sizeof options);
     end_cleanly_on_signals();
-    if (!png && !quick) png = "figures/ch07_allreduce.png";
+    if (!png && !quick) png = "out/ch07_allreduce.png";
     if (png) check_output(comm, "%s", png);
     print_machine(comm, NULL, 1);
     check(comm, send_and_receive(comm));

@@ -363,14 +363,14 @@ int main(int argc, char **argv) {
         { "bug", 's', &s.bug, "lost-sum   train with the sum thrown away, until the replica check notices" },
         { "no-check", 'b', &s.no_check, "    with --bug: let it go on, and see the accuracy" },
         { "ranks", 'i', &s.ranks, "P   with --bug, and without mpiexec: threads as ranks, default 4" },
-        { "png", 's', &s.png, "FILE   the picture, its numbers beside it as CSV; default figures/ch08_sync.png, with --quick none" },
+        { "png", 's', &s.png, "FILE   the picture, its numbers beside it as CSV; default out/ch08_sync.png, with --quick none" },
         { "quick", 'b', &s.quick, "    fewer images" },
     };
     dt_comm *comm = begin_program(argc, argv, "Synchronous SGD by hand, on processes and on threads.", options, sizeof options);
     end_cleanly_on_signals();
     if (s.bug && strcmp(s.bug, "lost-sum") != 0) usage_error(comm, "ch08", "--bug: lost-sum is the only one");
     if (s.ranks > 64 || s.batch > 65536) usage_error(comm, "ch08", "at most --ranks 64 and --batch 65536");
-    if (!s.png && !s.quick) s.png = "figures/ch08_sync.png";
+    if (!s.png && !s.quick) s.png = "out/ch08_sync.png";
     if (s.png) check_output(comm, "%s", s.png);
     if (!s.epochs) s.epochs = s.bug ? 10 : 1;
     dt_dataset train, test, some, few;

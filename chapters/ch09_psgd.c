@@ -275,14 +275,14 @@ int main(int argc, char **argv) {
         { "lr", 'f', &s.lr, "X   default 0.01" },
         { "momentum", 'z', &s.momentum, "M   default 0.5" },
         { "seed", 'u', &s.seed, "S   default 1234" },
-        { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default figures/ch09, with --quick none" },
+        { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default out/ch09, with --quick none" },
         { "quick", 'b', &s.quick, "    fewer images" },
     };
     dt_comm *comm = begin_program(argc, argv, "PSGD and local SGD by hand: accuracy against communication.", options, sizeof options);
     end_cleanly_on_signals();
     const int ranks = dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s.ranks;
     if (ranks > 64 || s.batch > 65536) usage_error(comm, "ch09", "at most 64 ranks and --batch 65536");
-    if (!s.png && !s.quick) s.png = "figures/ch09";
+    if (!s.png && !s.quick) s.png = "out/ch09";
     if (s.png) check_output(comm, "%s_bytes.png", s.png);
     if (!s.images) s.images = s.quick ? 2048 : 20000;
     dt_dataset train, test, some, few;

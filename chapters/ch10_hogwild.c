@@ -378,7 +378,7 @@ int main(int argc, char **argv) {
         { "lr", 'f', &s.lr, "X   of the net, default 0.001 for adam, 0.05 for sgd" },
         { "pin", 'b', &s.pin, "    the net's worker i stays on core i" },
         { "seed", 'u', &s.seed, "S   default 1234" },
-        { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with CSVs; default figures/ch10, with --quick none" },
+        { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with CSVs; default out/ch10, with --quick none" },
         { "quick", 'b', &s.quick, "    less of everything" },
     };
     dt_comm *comm = begin_program(argc, argv, "Hogwild by hand: threads that share one parameter vector without a lock.", options, sizeof options);
@@ -388,7 +388,7 @@ int main(int argc, char **argv) {
     if (!(s.lr > 0.0f)) s.lr = s.adam ? 1e-3f : 0.05f;
     if (s.workers > MOST || s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
     if (s.batch > 65536 || s.samples > 10000000) usage_error(comm, "ch10", "at most --batch 65536 and --samples 10000000");
-    if (!s.png && !s.quick) s.png = "figures/ch10";
+    if (!s.png && !s.quick) s.png = "out/ch10";
     if (s.png) check_output(comm, "%s_speedup.png", s.png);
     if (!s.images) s.images = s.quick ? 1024 : 20000;
     if (!s.samples) s.samples = s.quick ? 20000 : 200000;

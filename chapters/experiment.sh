@@ -1,7 +1,7 @@
 #!/bin/sh
 # The full experiment of chapter 12: every method with every number of workers, then the tables and charts.
 # usage: sh chapters/experiment.sh      (from the project's root, after `make ch12`)
-# Environment: DATA (auto), EPOCHS (10), WORKERS ("1 2 3 4 5"), HOGWILD_RUNS (5), MPIEXEC
+# Environment: DATA (auto), EPOCHS (10), WORKERS ("1 2 3 4 5"), HOGWILD_RUNS (5), MPIEXEC, OUT (out), the folder for tables and charts
 DATA=${DATA:-auto} EPOCHS=${EPOCHS:-10} WORKERS=${WORKERS:-1 2 3 4 5} HOGWILD_RUNS=${HOGWILD_RUNS:-5}
 MPIEXEC=${MPIEXEC:-$(command -v mpiexec.mpich || echo mpiexec)}
 dir=$(mktemp -d) || exit 1
@@ -38,11 +38,12 @@ case $(awk -F, 'NR == 2 { print $4 }' "$dir/runs.csv") in
     Fashion-MNIST) name=fashion ;;
     *) name=synthetic ;;
 esac
-mkdir -p figures
-cp "$dir/runs.csv" "figures/$name.csv" && cp "$dir/runs_epochs.csv" "figures/${name}_epochs.csv" || exit 1
+out=${OUT:-out}
+mkdir -p "$out"
+cp "$dir/runs.csv" "$out/$name.csv" && cp "$dir/runs_epochs.csv" "$out/${name}_epochs.csv" || exit 1
 echo
-./ch12 --report "figures/$name.csv" > "figures/$name.txt"
+./ch12 --report "$out/$name.csv" > "$out/$name.txt"
 status=$?
-cat "figures/$name.txt"
-[ $status -eq 0 ] && echo && echo "written: figures/$name.csv, figures/$name.txt, figures/${name}_time.png, ${name}_speedup.png, ${name}_accuracy.png"
+cat "$out/$name.txt"
+[ $status -eq 0 ] && echo && echo "written: $out/$name.csv, $out/$name.txt, $out/${name}_time.png, ${name}_speedup.png, ${name}_accuracy.png"
 exit $status

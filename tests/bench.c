@@ -1,9 +1,9 @@
 // How near the kernels come to the machine's peak, and where a training step's time goes.
 //
 // Run      make bench        (build/bench --help lists the options; about 30 s on one core)
-// Writes   figures/bench.csv           one line a kernel and pass, then the training steps and their layers
-//          figures/bench_kernels.png   every kernel as a share of the peak
-//          figures/bench_step.png      one step of each net by layer, beside the time its multiply-adds would take at the peak
+// Writes   out/bench.csv           one line a kernel and pass, then the training steps and their layers
+//          out/bench_kernels.png   every kernel as a share of the peak
+//          out/bench_step.png      one step of each net by layer, beside the time its multiply-adds would take at the peak
 //
 // The peak is measured, not looked up: chains of multiply-adds in registers at the vector width of this build, right before and
 // right after each sample, and the higher of the two counts. Everything is the median of the rounds, with the smallest and the
@@ -29,7 +29,7 @@ static clockid_t chosen_clock = CLOCK_MONOTONIC;
 enum { GROUPS = 4, BATCH = GROUPS * DT_LANES, STEP_BATCH = 128, STEPS = 80, ROUNDS = 9, KERNELS = 96, LAYERS = 32 };
 
 static const char *only = "";             // --filter
-static const char *folder = "figures";    // --figures
+static const char *folder = "out";    // --figures
 static bool quick, cpu_time;
 static int rounds = ROUNDS;
 
@@ -632,7 +632,7 @@ static void print_help(void) {
     printf("Measures this machine's peak, every kernel and whole training steps against it.\n\nusage: bench [options]\n"
            "  --quick          5 rounds of shorter samples instead of 9\n"
            "  --cpu-time       use the process' CPU time as the clock: for a machine that has other work\n"
-           "  --figures DIR    where bench.csv and the charts go; must exist (figures)\n"
+           "  --figures DIR    where bench.csv and the charts go; default out\n"
            "  --filter WORD    only what has WORD in its name (conv, linear, k5, 160->160, forward, Net ...); writes no files\n"
            "  --help           print this\n");
 }
