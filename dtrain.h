@@ -534,20 +534,28 @@ static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test);
    the same on whichever rank holds the image, and after a resume. */
 #ifdef DTI_DECLARE
 enum { /* purposes: streams that never share a counter */
-    DT_RNG_INIT = 1, DT_RNG_SHUFFLE, DT_RNG_PARTITION, DT_RNG_DROPOUT, DT_RNG_AUGMENT, DT_RNG_SYNTHETIC, DT_RNG_TEST
+       DT_RNG_INIT = 1,
+       DT_RNG_SHUFFLE,
+       DT_RNG_PARTITION,
+       DT_RNG_DROPOUT,
+       DT_RNG_AUGMENT,
+       DT_RNG_SYNTHETIC,
+       DT_RNG_TEST
 };
 
 typedef struct dt_philox_block { uint32_t v[4]; } dt_philox_block;
 
 /* dt_philox: 128 random bits; key (seed), counter (counter, sample, epoch, purpose). Any bits: period 2^128. */
-DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch, uint32_t sample, uint32_t counter);
+DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch, uint32_t sample,
+                                 uint32_t counter);
 
 /* dt_uniform: 24 of the 32 bits as a float in [0, 1), each of 2^24 values equally likely. */
 DT_API float dt_uniform(uint32_t bits);
 
 /* dt_permutation: out becomes a permutation of 0..n-1, each equally likely (Fisher and Yates, with
    Lemire's unbiased bounded numbers). n steps, no memory. n < 2^32. */
-DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose, uint32_t epoch);
+DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose,
+                           uint32_t epoch);
 
 /* dt_hash: 64 bits that change with any bit of the input; chain blocks by passing the last result as
    start (0 first). FNV-1a's step on 8-byte words with a final mix; for comparison, not for security. n is 0 where bytes is NULL. */
@@ -555,7 +563,8 @@ DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start);
 #endif
 
 #ifdef DTI_IMPLEMENT
-DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch, uint32_t sample, uint32_t counter) {
+DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch, uint32_t sample,
+                                 uint32_t counter) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0 = counter, c1 = sample, c2 = epoch, c3 = purpose;
     for (int round = 0; round < 10; ++round) {
@@ -574,11 +583,16 @@ DT_API float dt_uniform(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
 
 /* Ten rounds for sixteen samples at once: one sample a lane. The loops are
    plain so that the compiler turns each into vector code. */
-DTI_LOCAL void dti_philox_lanes(uint32_t out[4][DT_LANES], uint64_t seed, uint32_t purpose, uint32_t epoch,
-                                const uint32_t sample[DT_LANES], uint32_t counter) {
+DTI_LOCAL void dti_philox_lanes(uint32_t out[4][DT_LANES], uint64_t seed, uint32_t purpose,
+                                uint32_t epoch, const uint32_t sample[DT_LANES], uint32_t counter) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     uint32_t c0[DT_LANES], c1[DT_LANES], c2[DT_LANES], c3[DT_LANES];
-    for (int l = 0; l < DT_LANES; ++l) { c0[l] = counter; c1[l] = sample[l]; c2[l] = epoch; c3[l] = purpose; }
+    for (int l = 0; l < DT_LANES; ++l) {
+        c0[l] = counter;
+        c1[l] = sample[l];
+        c2[l] = epoch;
+        c3[l] = purpose;
+    }
     for (int round = 0; round < 10; ++round) {
         for (int l = 0; l < DT_LANES; ++l) {
             uint64_t p0 = (uint64_t)0xD2511F53u * c0[l], p1 = (uint64_t)0xCD9E8D57u * c2[l];
@@ -594,17 +608,25 @@ DTI_LOCAL void dti_philox_lanes(uint32_t out[4][DT_LANES], uint64_t seed, uint32
     memcpy(out[2], c2, sizeof c2); memcpy(out[3], c3, sizeof c3);
 }
 
-DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose, uint32_t epoch) {
+DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose,
+                           uint32_t epoch) {
     DTI_NEED(out || n == 0, "out", );
-    if (n > UINT32_MAX) { (void)dti_fail(DT_EARG, "dt_permutation: %zu numbers; at most %lu", n, (unsigned long)UINT32_MAX); return; }
+    if (n > UINT32_MAX) {
+        (void)dti_fail(DT_EARG, "dt_permutation: %zu numbers; at most %lu", n,
+                       (unsigned long)UINT32_MAX);
+        return;
+    }
     for (size_t i = 0; i < n; ++i) out[i] = (uint32_t)i;
     dt_philox_block block = { { 0, 0, 0, 0 } };
     uint64_t used = 0;
     for (size_t i = n; i > 1; --i) {
         uint64_t product;
-        uint32_t low, floor = (uint32_t)(-(uint32_t)i) % (uint32_t)i; /* 2^32 mod i: below it lies the bias */
+        /* 2^32 mod i: below it lies the bias */
+        uint32_t low, floor = (uint32_t)(-(uint32_t)i) % (uint32_t)i;
         do {
-            if ((used & 3u) == 0) block = dt_philox(seed, purpose, epoch, (uint32_t)(used >> 34), (uint32_t)(used >> 2));
+            if ((used & 3u) == 0)
+                block =
+                    dt_philox(seed, purpose, epoch, (uint32_t)(used >> 34), (uint32_t)(used >> 2));
             product = (uint64_t)block.v[used++ & 3u] * i;
             low = (uint32_t)product;
         } while (low < floor);
@@ -660,7 +682,8 @@ typedef struct dt_tensor {
     int shape[DT_MAX_RANK];
 } dt_tensor;
 
-DT_API size_t dt_tensor_count(const dt_tensor *t);   /* product of the shape: floats in the tensor; 0 if it is none */
+/* product of the shape: floats in the tensor; 0 if it is none */
+DT_API size_t dt_tensor_count(const dt_tensor *t);
 /* dt_tensor_at: address of t[i][j][k][l]; indices beyond the rank are ignored. offset = ((i*s1 + j)*s2 + k)*s3 + l.
    NULL where there is no such element. */
 DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l);
@@ -678,12 +701,15 @@ typedef struct dt_param {
 DT_API size_t dt_tensor_count(const dt_tensor *t) {
     DTI_NEED(t, "t", 0);
     size_t count = 1;
-    if (t->rank < 0 || t->rank > DT_MAX_RANK) return dti_fail(DT_ESHAPE, "tensor: a rank of %d; 0..%d", t->rank, DT_MAX_RANK), 0;
+    if (t->rank < 0 || t->rank > DT_MAX_RANK)
+        return dti_fail(DT_ESHAPE, "tensor: a rank of %d; 0..%d", t->rank, DT_MAX_RANK), 0;
     for (int d = 0; d < t->rank; ++d) {
-        if (t->shape[d] < 0) return dti_fail(DT_ESHAPE, "tensor: size %d of its shape is %d", d, t->shape[d]), 0;
+        if (t->shape[d] < 0)
+            return dti_fail(DT_ESHAPE, "tensor: size %d of its shape is %d", d, t->shape[d]), 0;
         count = dti_times(count, (size_t)t->shape[d]);
     }
-    if (count == SIZE_MAX) return dti_fail(DT_ESHAPE, "tensor: more elements than there are addresses"), 0;
+    if (count == SIZE_MAX)
+        return dti_fail(DT_ESHAPE, "tensor: more elements than there are addresses"), 0;
     return count;
 }
 
@@ -694,7 +720,9 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
     if (dt_tensor_count(t) == 0) return NULL;
     for (int d = 0; d < t->rank; ++d) {
         if (index[d] < 0 || index[d] >= t->shape[d])
-            return dti_fail(DT_EARG, "tensor: index %d is %d, outside of 0..%d", d, index[d], t->shape[d] - 1), NULL;
+            return dti_fail(DT_EARG, "tensor: index %d is %d, outside of 0..%d", d, index[d],
+                            t->shape[d] - 1),
+                   NULL;
         offset = offset * (size_t)t->shape[d] + (size_t)index[d];
     }
     return t->data + offset;
@@ -719,8 +747,10 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
 /* dt_fixed_add: sum[i] += fixed(x[i]) for i < n. Returns the index of the first x[i] with !(|x[i]| < limit),
    with nothing promised about sum then; n if all fitted. limit = dt_fixed_limit(terms), at most 2^22. */
 DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit);
-DT_API float dt_fixed_limit(size_t terms);             /* 2^22 / terms, rounded down to a power of two */
-DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n); /* out[i] = sum[i] * 2^-40, rounded once */
+/* 2^22 / terms, rounded down to a power of two */
+DT_API float dt_fixed_limit(size_t terms);
+/* out[i] = sum[i] * 2^-40, rounded once */
+DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -742,7 +772,8 @@ DTI_INLINE int64_t dti_round_to_fixed(float x) {
     memcpy(&h, &big, 8);
     memcpy(&l, &lo, 8);
     memcpy(&m, &magic, 8);
-    return (int64_t)((((uint64_t)h - (uint64_t)m) << 24) + ((uint64_t)l - (uint64_t)m)); /* unsigned: what is too large may wrap */
+    /* unsigned: what is too large may wrap */
+    return (int64_t)((((uint64_t)h - (uint64_t)m) << 24) + ((uint64_t)l - (uint64_t)m));
 }
 
 /* sum[i] += fixed(x[i]); true if a value did not fit. AVX-512 converts floats to 64-bit integers itself, rounding to
@@ -755,11 +786,13 @@ static bool dti_fixed_block(int64_t *sum, const float *x, size_t n, float limit)
     unsigned bad = 0;
     size_t i = 0;
 #ifdef DTI_FIXED_EIGHT
-    const __m256 unit = _mm256_set1_ps(0x1p40f), most = _mm256_set1_ps(limit), sign = _mm256_set1_ps(-0.0f);
+    const __m256 unit = _mm256_set1_ps(0x1p40f), most = _mm256_set1_ps(limit),
+                 sign = _mm256_set1_ps(-0.0f);
     for (; i + 8 <= n; i += 8) {
         __m256 v = _mm256_loadu_ps(x + i);
         bad |= (unsigned)_mm256_cmp_ps_mask(_mm256_andnot_ps(sign, v), most, _CMP_NLT_UQ);
-        _mm512_storeu_si512(sum + i, _mm512_add_epi64(_mm512_loadu_si512(sum + i), _mm512_cvtps_epi64(_mm256_mul_ps(v, unit))));
+        _mm512_storeu_si512(sum + i, _mm512_add_epi64(_mm512_loadu_si512(sum + i),
+                                                      _mm512_cvtps_epi64(_mm256_mul_ps(v, unit))));
     }
 #endif
     for (; i < n; ++i) {
@@ -819,7 +852,8 @@ typedef struct dt_dataset {
    Every size is held against the file's length before memory is asked for. DT_EIO if a file cannot be opened or read,
    DT_EDATA if it is not what it should be, with one sentence that names the file and the numbers. *d is overwritten;
    after an error it is empty. */
-DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes);
+DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
+                          int classes);
 
 /* dt_dataset_find                                              [S4.3]  chapter 2
    Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data. "auto", or NULL, takes
@@ -835,7 +869,8 @@ DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed)
 
 /* dt_dataset_view: images first .. first+count-1 of another dataset, not copied; `of` must outlive the view, which
    keeps its mean and std. DT_EARG if the range is empty or leaves the dataset. */
-DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count);
+DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first,
+                              uint32_t count);
 
 /* dt_dataset_free: gives the blocks back (a view has none) and empties the struct. An empty one is allowed, also NULL. */
 DT_API void dt_dataset_free(dt_dataset *d);
@@ -863,7 +898,8 @@ static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int height, int w
     d->width = width;
     d->classes = classes;
     if (dti_times(count, dti_image_bytes(d)) > SIZE_MAX / 2)
-        return dti_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height, width);
+        return dti_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height,
+                        width);
     d->pixels = dti_alloc((size_t)count * dti_image_bytes(d));
     d->labels = dti_alloc(count);
     return d->pixels && d->labels ? DT_OK : DT_ENOMEM;
@@ -881,31 +917,38 @@ static void dti_dataset_measure(dt_dataset *d) {
         const double count = (double)d->count * (double)plane, mean = (double)sum / count;
         const double variance = (double)squares / count - mean * mean;
         d->mean[c] = (float)(mean / 255.0);
-        d->std[c] = variance > 0.0 ? (float)(sqrt(variance) / 255.0) : 1.0f; /* a constant image stays finite */
+        /* a constant image stays finite */
+        d->std[c] = variance > 0.0 ? (float)(sqrt(variance) / 255.0) : 1.0f;
     }
 }
 
 static void dti_dataset_hash(dt_dataset *d) {
-    d->hash = dt_hash(d->labels, d->count, dt_hash(d->pixels, (size_t)d->count * dti_image_bytes(d), 0));
+    d->hash =
+        dt_hash(d->labels, d->count, dt_hash(d->pixels, (size_t)d->count * dti_image_bytes(d), 0));
 }
 
 /* A dataset that can be used: also one that a program has put together itself. */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
     if (!d) return dti_fail(DT_EARG, "%s: the dataset must not be NULL", who);
-    if (!d->pixels || !d->labels || d->count == 0) return dti_fail(DT_EARG, "%s: the dataset is empty", who);
+    if (!d->pixels || !d->labels || d->count == 0)
+        return dti_fail(DT_EARG, "%s: the dataset is empty", who);
     if (d->channels < 1 || d->channels > DT_MAX_CHANNELS || d->height < 1 || d->width < 1)
-        return dti_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels", who, d->channels, d->height, d->width, DT_MAX_CHANNELS);
+        return dti_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels",
+                        who, d->channels, d->height, d->width, DT_MAX_CHANNELS);
     if (dti_times(d->count, dti_image_bytes(d)) > SIZE_MAX / 2)
-        return dti_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold", who, (unsigned)d->count, d->channels, d->height, d->width);
+        return dti_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold",
+                        who, (unsigned)d->count, d->channels, d->height, d->width);
     return DT_OK;
 }
 
-DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count) {
+DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first,
+                              uint32_t count) {
     DTI_NEED(view, "view", DT_EARG);
     DT_TRY(dti_check_dataset("a view", of));
     if (count == 0 || first >= of->count || count > of->count - first)
-        return dti_fail(DT_EARG, "a view of %u images from %u on leaves the dataset \"%s\" of %u images", count, first,
-                        of->name, of->count);
+        return dti_fail(DT_EARG,
+                        "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
+                        count, first, of->name, of->count);
     dt_dataset v = *of;
     v.pixels = of->pixels + (size_t)first * dti_image_bytes(of);
     v.labels = of->labels + first;
@@ -941,16 +984,23 @@ static uint32_t dti_big_endian(const uint8_t *b) {
 enum { DTI_IDX_IMAGES = 0x803, DTI_IDX_LABELS = 0x801, DTI_IDX_MAX_SIDE = 4096 };
 
 /* Why the first bytes are not those of the wanted kind of file. */
-static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got, uint32_t wanted) {
+static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got,
+                                  uint32_t wanted) {
     const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
     const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
     if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b)
-        return dti_fail(DT_EDATA, "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
-    if (got < 4) return dti_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got, kind);
+        return dti_fail(DT_EDATA,
+                        "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"",
+                        path);
+    if (got < 4)
+        return dti_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
+                        kind);
     if (dti_big_endian(head) == (wanted ^ DTI_IDX_IMAGES ^ DTI_IDX_LABELS))
-        return dti_fail(DT_EDATA, "%s is an IDX file of %s where %s are expected: are the two files swapped?", path, other, kind);
-    return dti_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path, (unsigned)dti_big_endian(head),
-                    kind, (unsigned)wanted);
+        return dti_fail(DT_EDATA,
+                        "%s is an IDX file of %s where %s are expected: are the two files swapped?",
+                        path, other, kind);
+    return dti_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path,
+                    (unsigned)dti_big_endian(head), kind, (unsigned)wanted);
 }
 
 /* Opens the file, checks the header against the length, and leaves the position at the first data byte. */
@@ -962,50 +1012,66 @@ static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
     f->file = dti_open_plain(path);
     if (!f->file) return DT_EIO;
     const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
-    if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0) return dti_fail(DT_EIO, "%s is not a plain file", path);
+    if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0)
+        return dti_fail(DT_EIO, "%s is not a plain file", path);
     const size_t got = fread(head, 1, header, f->file);
     if (ferror(f->file)) return dti_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
-    if (got < 4 || dti_big_endian(head) != wanted) return dti_idx_wrong_magic(path, head, got, wanted);
-    if (got < header) return dti_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got, header);
+    if (got < 4 || dti_big_endian(head) != wanted)
+        return dti_idx_wrong_magic(path, head, got, wanted);
+    if (got < header)
+        return dti_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got,
+                        header);
     f->count = dti_big_endian(head + 4);
     f->rows = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 8) : 1;
     f->columns = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 12) : 1;
-    if (f->count == 0) return dti_fail(DT_EDATA, "%s holds no %s", path, wanted == DTI_IDX_IMAGES ? "images" : "labels");
-    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE || f->columns > DTI_IDX_MAX_SIDE)
-        return dti_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d", path, f->rows, f->columns,
-                        DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
+    if (f->count == 0)
+        return dti_fail(DT_EDATA, "%s holds no %s", path,
+                        wanted == DTI_IDX_IMAGES ? "images" : "labels");
+    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE ||
+        f->columns > DTI_IDX_MAX_SIDE)
+        return dti_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d",
+                        path, f->rows, f->columns, DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
     const uint64_t promised = header + (uint64_t)f->count * f->rows * f->columns;
     if ((uint64_t)length < promised)
-        return dti_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path, length,
-                        (unsigned long long)promised);
+        return dti_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path,
+                        length, (unsigned long long)promised);
     if ((uint64_t)length > promised)
-        return dti_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu", path,
-                        (unsigned long long)((uint64_t)length - promised), length, (unsigned long long)promised);
+        return dti_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu",
+                        path, (unsigned long long)((uint64_t)length - promised), length,
+                        (unsigned long long)promised);
     return DT_OK;
 }
 
 static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
-    const size_t bytes = (size_t)f->count * f->rows * f->columns, got = fread(out, 1, bytes, f->file);
-    return got == bytes ? DT_OK : dti_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path, got, bytes);
+    const size_t bytes = (size_t)f->count * f->rows * f->columns,
+                 got = fread(out, 1, bytes, f->file);
+    return got == bytes ? DT_OK
+                        : dti_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path,
+                                   got, bytes);
 }
 
-static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels, int classes) {
+static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels,
+                                int classes) {
     if (images->count != labels->count)
-        return dti_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path, images->count, labels->path, labels->count);
+        return dti_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
+                        images->count, labels->path, labels->count);
     DT_TRY(dti_dataset_alloc(d, images->count, (int)images->rows, (int)images->columns, classes));
     DT_TRY(dti_idx_read(images, d->pixels));
     DT_TRY(dti_idx_read(labels, d->labels));
     for (uint32_t n = 0; n < d->count; ++n)
         if (d->labels[n] >= classes)
-            return dti_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes", labels->path, d->labels[n], n, classes);
+            return dti_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes",
+                            labels->path, d->labels[n], n, classes);
     return DT_OK;
 }
 
-DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes) {
+DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
+                          int classes) {
     dti_idx images, labels = { NULL, NULL, 0, 0, 0 };
     DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
     memset(d, 0, sizeof *d);
-    if (classes < 1 || classes > 256) return dti_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
+    if (classes < 1 || classes > 256)
+        return dti_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
     dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
     if (err == DT_OK) err = dti_idx_open(&labels, labels_path, DTI_IDX_LABELS);
     if (err == DT_OK) err = dti_idx_read_pair(d, &images, &labels, classes);
@@ -1093,7 +1159,8 @@ static bool dti_search_folder(dti_search *s, const char *root, const char *sub) 
     const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
     if (n < 0 || (size_t)n >= sizeof folder) return false;
     if (!dti_any_idx_file(folder, "")) {
-        if (!s->zipped[0] && dti_any_idx_file(folder, ".gz")) memcpy(s->zipped, folder, sizeof folder);
+        if (!s->zipped[0] && dti_any_idx_file(folder, ".gz"))
+            memcpy(s->zipped, folder, sizeof folder);
         return false;
     }
     memcpy(s->folder, folder, sizeof folder);
@@ -1137,11 +1204,14 @@ static dt_err dti_set_missing(const dti_search *s, const char *names, const char
         "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
     char held[160];
     if (s->zipped[0])
-        return dti_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, "
-                        "or run \"make data\"", names, s->zipped);
+        return dti_fail(DT_EIO,
+                        "%s is only there as gzip files in %.128s: unpack them with gunzip, "
+                        "or run \"make data\"",
+                        names, s->zipped);
     if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
     dti_describe_folder(given, held, sizeof held);
-    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held, elsewhere ? " nor in ./data" : "", advice);
+    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held,
+                    elsewhere ? " nor in ./data" : "", advice);
 }
 
 /* part 0 are the training files, part 1 the test files. */
@@ -1158,12 +1228,14 @@ static dt_err dti_load_part(dt_dataset *d, const char *folder, const dti_known_s
     return DT_OK;
 }
 
-static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *folder, const dti_known_set *set) {
+static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *folder,
+                           const dti_known_set *set) {
     dt_err err = dti_load_part(train, folder, set, 0);
     if (err == DT_OK) err = dti_load_part(test, folder, set, 1);
-    if (err == DT_OK && train && test && (train->height != test->height || train->width != test->width))
-        err = dti_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder, train->height, train->width,
-                       test->height, test->width);
+    if (err == DT_OK && train && test &&
+        (train->height != test->height || train->width != test->width))
+        err = dti_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder,
+                       train->height, train->width, test->height, test->width);
     if (err != DT_OK) {
         dt_dataset_free(train);
         dt_dataset_free(test);
@@ -1187,7 +1259,8 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
     }
     if (any && given) return dti_set_missing(&search, "MNIST or Fashion-MNIST", given, false);
     if (any || strcmp(which, "synthetic") == 0) return dti_synthetic_sets(train, test);
-    return dti_fail(DT_EARG, "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
+    return dti_fail(DT_EARG,
+                    "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
 }
 #endif
 
@@ -1204,7 +1277,8 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
    (k+1) are overwritten. fractions (k), each >= 0, with sum 1 to a thousandth, or NULL for equal shares; share i ends at
    n times the sum of the first i+1 fractions, rounded, so that the sizes add up to n exactly and equal shares differ by
    at most 1. DT_EARG on bad fractions or k = 0. */
-DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k, uint32_t n, uint64_t seed);
+DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k,
+                           uint32_t n, uint64_t seed);
 
 /* PyTorch's torch.utils.data.DistributedSampler: ranks get per_rank = ceil(n/ranks) positions each, the permutation's
    head repeated cyclically to fill the last; with drop_last, per_rank = floor(n/ranks) and the tail is left out. Rank r
@@ -1223,24 +1297,29 @@ typedef struct dt_sampler {
     uint32_t *order;     /* (n), the epoch's permutation */
 } dt_sampler;
 
-DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc); /* allocates, and begins epoch 0 */
+/* allocates, and begins epoch 0 */
+DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc);
 DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch);           /* allocates nothing */
 DT_API void dt_sampler_free(dt_sampler *s);
 #endif
 
 #ifdef DTI_IMPLEMENT
-DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k, uint32_t n, uint64_t seed) {
+DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k,
+                           uint32_t n, uint64_t seed) {
     double sum = 0.0, before = 0.0;
     DTI_NEED((index || n == 0) && start, "index and start", DT_EARG);
     if (k == 0) return dti_fail(DT_EARG, "a partition needs at least 1 share");
     for (uint32_t i = 0; fractions && i < k; ++i) {
         if (!(fractions[i] >= 0.0f && fractions[i] <= 1.0f))
-            return dti_fail(DT_EARG, "partition: fraction %u is %g, outside of 0 to 1", i, (double)fractions[i]);
+            return dti_fail(DT_EARG, "partition: fraction %u is %g, outside of 0 to 1", i,
+                            (double)fractions[i]);
         sum += (double)fractions[i];
     }
-    if (fractions && fabs(sum - 1.0) > 1e-3) return dti_fail(DT_EARG, "partition: the %u fractions add up to %g, not to 1", k, sum);
+    if (fractions && fabs(sum - 1.0) > 1e-3)
+        return dti_fail(DT_EARG, "partition: the %u fractions add up to %g, not to 1", k, sum);
     for (uint32_t i = 0; i < k; ++i) {
-        start[i] = fractions ? (uint32_t)(before / sum * (double)n + 0.5) : (uint32_t)((uint64_t)i * n / k);
+        start[i] = fractions ? (uint32_t)(before / sum * (double)n + 0.5)
+                             : (uint32_t)((uint64_t)i * n / k);
         if (fractions) before += (double)fractions[i];
     }
     start[k] = n;
@@ -1274,7 +1353,8 @@ DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch) {
     if (s->desc.shuffle) dt_permutation(s->order, n, s->desc.seed, DT_RNG_SHUFFLE, epoch);
     else for (uint32_t i = 0; i < n; ++i) s->order[i] = i;
     for (uint32_t i = 0; i < s->per_rank; ++i)
-        s->index[i] = s->order[((uint64_t)i * (uint32_t)s->desc.ranks + (uint32_t)s->desc.rank) % n];
+        s->index[i] =
+            s->order[((uint64_t)i * (uint32_t)s->desc.ranks + (uint32_t)s->desc.rank) % n];
 }
 
 DT_API void dt_sampler_free(dt_sampler *s) {
@@ -1308,19 +1388,22 @@ typedef struct dt_batch {
     uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
     uint32_t first;          /* position of index[0] in the epoch */
     uint32_t epoch;          /* for dropout's random numbers */
-    int channels, height, width; /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
+    /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
+    int channels, height, width;
     uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
 } dt_batch;
 
 typedef struct dt_batches_desc {
     uint32_t global_batch;    /* images a step over all ranks; give this ... */
     uint32_t per_rank_batch;  /* ... or this: the global batch is then this times the ranks */
-    int rank, size;           /* whose part of each batch: dt_comm_rank, dt_comm_size; size 0 means 1 */
+    /* whose part of each batch: dt_comm_rank, dt_comm_size; size 0 means 1 */
+    int rank, size;
     uint64_t seed;
     uint32_t epoch;           /* the epoch that dt_batches_init begins */
     bool shuffle;             /* else in the order of the dataset or the subset */
     bool drop_last;           /* leave a last, smaller global batch out */
-    const uint32_t *subset;   /* rows to use instead of all: a share, a sampler's index; not copied */
+    /* rows to use instead of all: a share, a sampler's index; not copied */
+    const uint32_t *subset;
     uint32_t subset_count;
 } dt_batches_desc;
 
@@ -1347,18 +1430,23 @@ DT_API void dt_batches_free(dt_batches *it);
 #endif
 
 #ifdef DTI_IMPLEMENT
-static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank, int size) {
+static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank,
+                                int size) {
     DT_TRY(dti_check_dataset("batches", data));
-    if (size < 1 || rank < 0 || rank >= size) return dti_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
+    if (size < 1 || rank < 0 || rank >= size)
+        return dti_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
     if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
-        return dti_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)", desc->global_batch, desc->per_rank_batch);
+        return dti_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)",
+                        desc->global_batch, desc->per_rank_batch);
     if (desc->per_rank_batch > UINT32_MAX / (uint32_t)size)
-        return dti_fail(DT_EARG, "batches: %u images for each of %d ranks are too many", desc->per_rank_batch, size);
+        return dti_fail(DT_EARG, "batches: %u images for each of %d ranks are too many",
+                        desc->per_rank_batch, size);
     if (!desc->subset) return DT_OK;
     if (desc->subset_count == 0) return dti_fail(DT_EARG, "batches: the subset is empty");
     for (uint32_t i = 0; i < desc->subset_count; ++i)
         if (desc->subset[i] >= data->count)
-            return dti_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i, desc->subset[i], data->count);
+            return dti_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i,
+                            desc->subset[i], data->count);
     return DT_OK;
 }
 
@@ -1396,14 +1484,24 @@ DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
     DTI_NEED(it && it->order && out, "it, what dt_batches_init makes, and out", false);
     const uint32_t left = it->count - it->position;
     if (left == 0) return false;
-    const uint32_t global = dti_min_u32(left, it->batch), groups = global / DT_LANES + (global % DT_LANES != 0);
+    const uint32_t global = dti_min_u32(left, it->batch),
+                   groups = global / DT_LANES + (global % DT_LANES != 0);
     const uint32_t from = (uint32_t)((uint64_t)it->rank * groups / it->size) * DT_LANES;
     const uint64_t end = ((uint64_t)it->rank + 1) * groups / it->size * DT_LANES;
     const uint32_t to = end < global ? (uint32_t)end : global;
-    *out = (dt_batch){ .pixels = it->data->pixels, .labels = it->data->labels, .mean = it->data->mean, .std = it->data->std,
-                       .index = it->order + it->position + from, .count = to - from, .global_count = global,
-                       .first = it->position + from, .epoch = it->epoch, .channels = it->data->channels,
-                       .height = it->data->height, .width = it->data->width, .rows = it->data->count };
+    *out = (dt_batch) { .pixels = it->data->pixels,
+                        .labels = it->data->labels,
+                        .mean = it->data->mean,
+                        .std = it->data->std,
+                        .index = it->order + it->position + from,
+                        .count = to - from,
+                        .global_count = global,
+                        .first = it->position + from,
+                        .epoch = it->epoch,
+                        .channels = it->data->channels,
+                        .height = it->data->height,
+                        .width = it->data->width,
+                        .rows = it->data->count };
     it->position += global;
     return true;
 }
@@ -1454,6 +1552,11 @@ DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float
 #include <arm_neon.h>
 #endif
 
+/* Where element [i][j][k][l] of a tensor of n1 x n2 x n3 behind each i stands. */
+DTI_INLINE size_t dti_at(int i, int n1, int j, int n2, int k, int n3, int l) {
+    return (((size_t)i * (size_t)n1 + (size_t)j) * (size_t)n2 + (size_t)k) * (size_t)n3 + (size_t)l;
+}
+
 /* Whether a tensor of that shape, sizes all positive, has more bytes than there are addresses. */
 static bool dti_too_many(int a, int b, int c, int d)
 {
@@ -1490,10 +1593,10 @@ DT_API dt_err dt_conv2d_naive(float *y, const float *x, const float *w, const fl
         for (int v = 0; v < K; ++v) {
             const int r = i * S + u - p, s = j * S + v - p;
             if (r < 0 || r >= H || s < 0 || s >= W) continue;
-            sum += x[(((size_t)n * (size_t)C + (size_t)c) * (size_t)H + (size_t)r) * (size_t)W + (size_t)s]
-                 * w[(((size_t)o * (size_t)C + (size_t)c) * (size_t)K + (size_t)u) * (size_t)K + (size_t)v];
+            sum += x[dti_at(n, C, c, H, r, W, s)]
+                 * w[dti_at(o, C, c, K, u, K, v)];
         }
-        y[(((size_t)n * (size_t)O + (size_t)o) * (size_t)P + (size_t)i) * (size_t)Q + (size_t)j] = sum;
+        y[dti_at(n, O, o, P, i, Q, j)] = sum;
     }
     return DT_OK;
 }
@@ -1508,14 +1611,14 @@ DT_API dt_err dt_conv2d_naive_backward_data(float *dx, const float *dy, const fl
     for (int o = 0; o < O; ++o)
     for (int i = 0; i < P; ++i)
     for (int j = 0; j < Q; ++j) {
-        const float d = dy[(((size_t)n * (size_t)O + (size_t)o) * (size_t)P + (size_t)i) * (size_t)Q + (size_t)j];
+        const float d = dy[dti_at(n, O, o, P, i, Q, j)];
         for (int c = 0; c < C; ++c)
         for (int u = 0; u < K; ++u)
         for (int v = 0; v < K; ++v) {
             const int r = i * S + u - p, s = j * S + v - p;
             if (r < 0 || r >= H || s < 0 || s >= W) continue;
-            dx[(((size_t)n * (size_t)C + (size_t)c) * (size_t)H + (size_t)r) * (size_t)W + (size_t)s]
-                += d * w[(((size_t)o * (size_t)C + (size_t)c) * (size_t)K + (size_t)u) * (size_t)K + (size_t)v]; /* y += x*w  =>  dx += w*dy */
+            dx[dti_at(n, C, c, H, r, W, s)]
+                += d * w[dti_at(o, C, c, K, u, K, v)]; /* y += x*w  =>  dx += w*dy */
         }
     }
     return DT_OK;
@@ -1531,15 +1634,15 @@ DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float
     for (int o = 0; o < O; ++o)
     for (int i = 0; i < P; ++i)
     for (int j = 0; j < Q; ++j) {
-        const float d = dy[(((size_t)n * (size_t)O + (size_t)o) * (size_t)P + (size_t)i) * (size_t)Q + (size_t)j];
-        if (db) db[o] += d;                                                                                      /* y += b    =>  db += dy */
+        const float d = dy[dti_at(n, O, o, P, i, Q, j)];
+        if (db) db[o] += d;  /* y += b    =>  db += dy */
         for (int c = 0; c < C; ++c)
         for (int u = 0; u < K; ++u)
         for (int v = 0; v < K; ++v) {
             const int r = i * S + u - p, s = j * S + v - p;
             if (r < 0 || r >= H || s < 0 || s >= W) continue;
-            dw[(((size_t)o * (size_t)C + (size_t)c) * (size_t)K + (size_t)u) * (size_t)K + (size_t)v]
-                += d * x[(((size_t)n * (size_t)C + (size_t)c) * (size_t)H + (size_t)r) * (size_t)W + (size_t)s]; /* y += x*w  =>  dw += x*dy */
+            dw[dti_at(o, C, c, K, u, K, v)]
+                += d * x[dti_at(n, C, c, H, r, W, s)]; /* y += x*w  =>  dw += x*dy */
         }
     }
     return DT_OK;
@@ -1683,8 +1786,10 @@ DT_API void dt_net_free(dt_net *net);                           /* NULL is allow
 /* Builders add a layer behind the tensor that stands here. They remember the first error: dt_net_build
    returns it, and if the net was built already, whatever would run it. No layer may have more than 2^27 numbers an image.
    A NULL net (no memory) is passed along. */
-DT_API dt_node dt_here(const dt_net *net);                      /* the tensor that the next layer will read */
-DT_API void dt_at(dt_net *net, dt_node node);                   /* the next layer reads that one instead */
+/* the tensor that the next layer will read */
+DT_API dt_node dt_here(const dt_net *net);
+/* the next layer reads that one instead */
+DT_API void dt_at(dt_net *net, dt_node node);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -1698,7 +1803,8 @@ typedef struct dti_pass {
     uint32_t epoch;
     const uint32_t *sample;  /* [G][16]: which sample of the data set each lane holds */
     const float *values;     /* the parameter vector */
-    float *group_grad;       /* one layer's parameter gradient for one lane group, overwritten by backward */
+    /* one layer's parameter gradient for one lane group, overwritten by backward */
+    float *group_grad;
     float *scratch;          /* for kernels, as large as the largest asks */
 } dti_pass;
 
@@ -1710,17 +1816,24 @@ typedef struct dti_layer_class {
     size_t own;              /* bytes of what a layer of this class keeps of its description */
     /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters (dti_parameter). */
     dt_err (*shape)(dti_layer *l, const void *desc);
-    void (*needs)(dti_op *op);          /* sets packed_floats, scratch_floats, notes_bytes, whole_batch; NULL: none */
+    /* sets packed_floats, scratch_floats, notes_bytes, whole_batch; NULL: none */
+    void (*needs)(dti_op *op);
     int reads;                          /* in backward: a sum of DTI_READS_ */
     bool in_place;                      /* y may lie where x lies, and dx where dy lies */
-    bool keeps_sign;                    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
-    bool whole_batch;                   /* better, or only right, over all lane groups at once [S8.5] */
-    bool adds;                          /* backward adds to dx where op->add_dx or op->add_dx2 says so */
+    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
+    bool keeps_sign;
+    /* better, or only right, over all lane groups at once [S8.5] */
+    bool whole_batch;
+    /* backward adds to dx where op->add_dx or op->add_dx2 says so */
+    bool adds;
     double (*macs)(const dti_layer *l); /* multiply-adds of one image's forward pass; NULL: 0 */
-    void (*pack)(const dti_op *op, const float *values);                /* parameters as the kernels read them, once a step */
+    /* parameters as the kernels read them, once a step */
+    void (*pack)(const dti_op *op, const float *values);
     void (*forward)(const dti_op *op, const dti_pass *run, int first_group, int groups);
-    void (*backward)(const dti_op *op, const dti_pass *run, int group); /* run->group_grad and dx, overwritten */
-    void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups); /* dx apart, if better so */
+    /* run->group_grad and dx, overwritten */
+    void (*backward)(const dti_op *op, const dti_pass *run, int group);
+    /* dx apart, if better so */
+    void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups);
 } dti_layer_class;
 
 /* A tensor of the parameter vector: "weight" of layer "conv1" is called "conv1.weight". */
@@ -1733,8 +1846,12 @@ typedef struct dti_slot {
 } dti_slot;
 
 enum {
-    DTI_MAX_LAYERS = 128, DTI_SLOTS = 4, DTI_NAME = 64,
-    DTI_MAX_IMAGE = INT_MAX / DT_LANES /* numbers of one image in one tensor: an int holds any place in a lane group */
+    DTI_MAX_LAYERS = 128,
+    DTI_SLOTS = 4,
+    DTI_NAME = 64,
+    DTI_MAX_IMAGE =
+        INT_MAX /
+        DT_LANES /* numbers of one image in one tensor: an int holds any place in a lane group */
 };
 
 /* A line of the user's list. */
@@ -1747,7 +1864,8 @@ struct dti_layer {
     uint32_t stream;         /* its place in the list: dropout layers draw different numbers */
     int slots;
     dti_slot slot[DTI_SLOTS];
-    size_t params;           /* floats in its trained slots, which lie behind one another from slot[0].offset on */
+    /* floats in its trained slots, which lie behind one another from slot[0].offset on */
+    size_t params;
 };
 
 /* A tensor of all lane groups: group g begins at + g * stride. stride 0: one buffer serves every group in turn. */
@@ -1756,31 +1874,42 @@ typedef struct dti_lanes { float *at; size_t stride; } dti_lanes;
 /* A line of the plan: what is done in a layer's place, or in the place of several that a pattern has fused [S8.2]. */
 struct dti_op {
     const dti_layer_class *class;
-    const dti_layer *layer;  /* whose parameters and description these are: the first of the fused */
+    /* whose parameters and description these are: the first of the fused */
+    const dti_layer *layer;
     int layers;              /* how many it stands for */
     int in[3], out[3];
     int tensor, tensor2, made; /* numbers of x, x2 and y */
     bool direct;             /* dt_build_desc's */
-    bool whole_batch;        /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
+    /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
+    bool whole_batch;
     int begin, end;
     dti_lanes x, x2, y, dx, dx2, dy; /* dx, dx2 at NULL: not wanted */
     bool add_dx, add_dx2;    /* another reader's gradient is there already */
     dti_lanes spare;         /* where a class that cannot add leaves dx first */
     size_t packed_floats, scratch_floats, notes_bytes;
     float *packed;
-    unsigned char *notes;    /* forward's notes to backward, such as the places of maxima: notes_bytes a group */
+    /* forward's notes to backward, such as the places of maxima: notes_bytes a group */
+    unsigned char *notes;
 };
 
-DTI_INLINE float *dti_lanes_of(dti_lanes t, int g) { return t.at ? t.at + (size_t)g * t.stride : NULL; }
+DTI_INLINE float *dti_lanes_of(dti_lanes t, int g) {
+    return t.at ? t.at + (size_t)g * t.stride : NULL;
+}
 DTI_INLINE const float *dti_x(const dti_op *op, int g) { return dti_lanes_of(op->x, g); }
 DTI_INLINE float *dti_y(const dti_op *op, int g) { return dti_lanes_of(op->y, g); }
 DTI_INLINE const float *dti_dy(const dti_op *op, int g) { return dti_lanes_of(op->dy, g); }
-DTI_INLINE unsigned char *dti_notes_of(const dti_op *op, int g) { return op->notes + (size_t)g * op->notes_bytes; }
+DTI_INLINE unsigned char *dti_notes_of(const dti_op *op, int g) {
+    return op->notes + (size_t)g * op->notes_bytes;
+}
 /* Where backward puts dx; NULL if nobody wants it. */
-DTI_INLINE dti_lanes dti_dx_lanes(const dti_op *op) { return op->add_dx && !op->class->adds ? op->spare : op->dx; }
+DTI_INLINE dti_lanes dti_dx_lanes(const dti_op *op) {
+    return op->add_dx && !op->class->adds ? op->spare : op->dx;
+}
 DTI_INLINE float *dti_dx(const dti_op *op, int g) { return dti_lanes_of(dti_dx_lanes(op), g); }
 
-DTI_INLINE size_t dti_volume(const int shape[3]) { return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2]; }
+DTI_INLINE size_t dti_volume(const int shape[3]) {
+    return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2];
+}
 DTI_INLINE size_t dti_group_floats(const int shape[3]) { return dti_volume(shape) * DT_LANES; }
 DTI_INLINE int dti_inputs(const dti_layer *l) { return l->in[0] * l->in[1] * l->in[2]; }
 
@@ -1800,7 +1929,8 @@ static const int *dti_tensor_shape(const dti_list *list, int tensor) {
     return tensor == 0 ? list->input : list->layer[tensor - 1].out;
 }
 
-static void dti_list_fail(dti_list *list, dt_err code) { /* keeps the first error and its sentence */
+/* keeps the first error and its sentence */
+static void dti_list_fail(dti_list *list, dt_err code) {
     if (list->error != DT_OK) return;
     list->error = code;
     snprintf(list->error_text, sizeof list->error_text, "%s", dt_error());
@@ -1816,28 +1946,31 @@ static dti_slot *dti_parameter(dti_layer *l, const char *suffix, dt_tensor shape
 }
 
 static bool dti_fits_image(const int shape[3]) {
-    return dti_times(dti_times((size_t)shape[0], (size_t)shape[1]), (size_t)shape[2]) <= DTI_MAX_IMAGE;
+    return dti_times(dti_times((size_t)shape[0], (size_t)shape[1]), (size_t)shape[2]) <=
+           DTI_MAX_IMAGE;
 }
 
 /* What a class's shape may not leave behind. */
 static dt_err dti_size_check(const dti_layer *l) {
     if (!dti_fits_image(l->out))
-        return dti_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d", l->class->name, l->name,
-                        l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
+        return dti_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
+                        l->class->name, l->name, l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
     for (int i = 0; i < l->slots; ++i)
         if (dt_tensor_count(&l->slot[i].shape) == 0)
-            return dti_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses", l->class->name, l->name);
+            return dti_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses",
+                            l->class->name, l->name);
     return DT_OK;
 }
 
 static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
     if (!*name || strlen(name) >= DTI_NAME)
         return dti_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
-    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) { /* names stand in files and sentences */
+    /* names stand in files and sentences */
+    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) {
         n = dti_utf8_bytes(name + i, left);
         if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
-        return dti_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i, (unsigned char)name[i],
-                        n ? "a control character" : "not UTF-8");
+        return dti_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i,
+                        (unsigned char)name[i], n ? "a control character" : "not UTF-8");
     }
     for (int i = 0; i < list->layers; ++i)
         if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
@@ -1845,9 +1978,11 @@ static dt_err dti_name_check(const dti_list *list, const char *kind, const char 
     return DT_OK;
 }
 
-static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name, const void *desc, int with) {
+static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name,
+                                 const void *desc, int with) {
     if (list->closed) return dti_fail(DT_EARG, "%s: the net is built already", class->name);
-    if (list->layers == DTI_MAX_LAYERS) return dti_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
+    if (list->layers == DTI_MAX_LAYERS)
+        return dti_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
     DT_TRY(dti_name_check(list, class->name, name));
     dti_layer *l = &list->layer[list->layers];
     *l = (dti_layer){ .class = class, .x = list->here, .with = with, .stream = (uint32_t)list->layers };
@@ -1867,7 +2002,8 @@ static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, c
 }
 
 /* What every builder does. name NULL: the class's. with: a second tensor to read, or -1. */
-static void dti_append(dt_net *net, const dti_layer_class *class, const char *name, const void *desc, int with) {
+static void dti_append(dt_net *net, const dti_layer_class *class, const char *name,
+                       const void *desc, int with) {
     dti_list *list = dti_list_of(net);
     if (!list || list->error != DT_OK) return;
     dt_err error = dti_append_checked(list, class, name ? name : class->name, desc, with);
@@ -1882,7 +2018,9 @@ DT_API void dt_at(dt_net *net, dt_node node) {
     dti_list *list = dti_list_of(net);
     if (!list || list->error != DT_OK) return;
     if (node.tensor >= 0 && node.tensor <= list->layers) list->here = node.tensor;
-    else dti_list_fail(list, dti_fail(DT_EARG, "dt_at: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
+    else
+        dti_list_fail(list, dti_fail(DT_EARG, "dt_at: there is no tensor %d; the net has 0..%d",
+                                     node.tensor, list->layers));
 }
 #endif
 
@@ -1905,7 +2043,8 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
 #ifdef DTI_IMPLEMENT
 typedef struct dti_conv2d {
     dti_conv conv;
-    const dti_wino_form *form; /* of Winograd's algorithm, by which it goes; NULL: by the definition */
+    /* of Winograd's algorithm, by which it goes; NULL: by the definition */
+    const dti_wino_form *form;
 } dti_conv2d;
 
 static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
@@ -1914,11 +2053,16 @@ static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
     if (!d) return dti_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", l->name);
     const int K = d->kernel, p = d->padding, S = d->stride == 0 ? 1 : d->stride;
     if (d->out < 1 || d->out > 65536 || K < 1 || K > 15 || S < 1 || S > 65536 || p < 0 || p >= K)
-        return dti_fail(DT_EARG, "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out 1..65536, "
-                        "kernel 1..15, stride 1..65536, padding 0..kernel-1", l->name, d->out, K, d->stride, p);
+        return dti_fail(
+            DT_EARG,
+            "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out 1..65536, "
+            "kernel 1..15, stride 1..65536, padding 0..kernel-1",
+            l->name, d->out, K, d->stride, p);
     if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K)
-        return dti_fail(DT_ESHAPE, "conv2d \"%s\": a %d x %d kernel does not fit into the %d x %d input with padding %d",
-                        l->name, K, K, l->in[1], l->in[2], p);
+        return dti_fail(
+            DT_ESHAPE,
+            "conv2d \"%s\": a %d x %d kernel does not fit into the %d x %d input with padding %d",
+            l->name, K, K, l->in[1], l->in[2], p);
     l->out[0] = d->out;
     l->out[1] = (l->in[1] + 2 * p - K) / S + 1;
     l->out[2] = (l->in[2] + 2 * p - K) / S + 1;
@@ -1962,23 +2106,32 @@ static float *dti_bias_grad(const dti_layer *l, float *group_grad) {
 
 /* The maps of lane groups from `group` on, as Winograd's kernels [E1.8] want them; y and dy with the places of maxima
    where they are pooled. */
-static dti_wino_maps dti_conv2d_maps(const dti_op *op, dti_lanes lanes, const int shape[3], int group) {
+static dti_wino_maps dti_conv2d_maps(const dti_op *op, dti_lanes lanes, const int shape[3],
+                                     int group) {
     const bool pooled = shape == op->out && op->notes_bytes > 0;
-    return (dti_wino_maps){ dti_lanes_of(lanes, group), pooled ? dti_notes_of(op, group) : NULL, lanes.stride,
-                            pooled ? op->notes_bytes : 0, shape[0], shape[1], shape[2] };
+    return (dti_wino_maps) { dti_lanes_of(lanes, group),
+                             pooled ? dti_notes_of(op, group) : NULL,
+                             lanes.stride,
+                             pooled ? op->notes_bytes : 0,
+                             shape[0],
+                             shape[1],
+                             shape[2] };
 }
 
-static void dti_conv2d_run(const dti_op *op, const dti_pass *run, int first, int groups, bool relu) {
+static void dti_conv2d_run(const dti_op *op, const dti_pass *run, int first, int groups,
+                           bool relu) {
     const dti_conv2d *l = op->layer->own;
     const float *bias = dti_bias(op->layer, run->values);
     if (l->form) {
-        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, first), y = dti_conv2d_maps(op, op->y, op->out, first);
+        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, first),
+                            y = dti_conv2d_maps(op, op->y, op->out, first);
         dti_wino_forward(&l->conv, l->form, groups, &x, op->packed, bias, relu, &y, run->scratch);
         return;
     }
     for (int g = first; g < first + groups; ++g)
         if (op->notes_bytes)
-            dti_conv_pool_forward(&l->conv, dti_x(op, g), op->packed, bias, relu, dti_y(op, g), dti_notes_of(op, g), run->scratch);
+            dti_conv_pool_forward(&l->conv, dti_x(op, g), op->packed, bias, relu, dti_y(op, g),
+                                  dti_notes_of(op, g), run->scratch);
         else dti_conv_forward(&l->conv, dti_x(op, g), op->packed, bias, dti_y(op, g), run->scratch);
 }
 
@@ -1991,11 +2144,14 @@ static void dti_conv2d_backward(const dti_op *op, const dti_pass *run, int g) {
     const dti_conv2d *l = op->layer->own;
     float *dw = run->group_grad, *db = dti_bias_grad(op->layer, dw), *dx = dti_dx(op, g);
     if (l->form) {
-        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, g), dy = dti_conv2d_maps(op, op->dy, op->out, g);
+        const dti_wino_maps x = dti_conv2d_maps(op, op->x, op->in, g),
+                            dy = dti_conv2d_maps(op, op->dy, op->out, g);
         const dti_wino_maps to = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, g);
-        dti_wino_backward(&l->conv, l->form, 1, &x, &dy, op->packed, dx && !op->whole_batch ? &to : NULL, dw, db, run->scratch);
+        dti_wino_backward(&l->conv, l->form, 1, &x, &dy, op->packed,
+                          dx && !op->whole_batch ? &to : NULL, dw, db, run->scratch);
     } else if (op->notes_bytes)
-        dti_conv_pool_backward(&l->conv, dti_x(op, g), op->packed, dti_dy(op, g), dti_notes_of(op, g), dx, dw, db, run->scratch);
+        dti_conv_pool_backward(&l->conv, dti_x(op, g), op->packed, dti_dy(op, g),
+                               dti_notes_of(op, g), dx, dw, db, run->scratch);
     else {
         dti_conv_backward_weights(&l->conv, dti_x(op, g), dti_dy(op, g), dw, db, run->scratch);
         if (dx) dti_conv_backward_data(&l->conv, dti_dy(op, g), op->packed, dx, run->scratch);
@@ -2006,15 +2162,22 @@ static void dti_conv2d_backward(const dti_op *op, const dti_pass *run, int g) {
 static void dti_conv2d_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
     const dti_conv2d *l = op->layer->own;
     if (!l->form || !op->whole_batch) return;
-    const dti_wino_maps dy = dti_conv2d_maps(op, op->dy, op->out, first), dx = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, first);
-    dti_wino_backward(&l->conv, l->form, groups, NULL, &dy, op->packed, &dx, NULL, NULL, run->scratch);
+    const dti_wino_maps dy = dti_conv2d_maps(op, op->dy, op->out, first),
+                        dx = dti_conv2d_maps(op, dti_dx_lanes(op), op->in, first);
+    dti_wino_backward(&l->conv, l->form, groups, NULL, &dy, op->packed, &dx, NULL, NULL,
+                      run->scratch);
 }
 
-static const dti_layer_class dti_conv2d_class = {
-    .name = "conv2d", .own = sizeof(dti_conv2d), .shape = dti_conv2d_shape, .needs = dti_conv2d_needs, .reads = DTI_READS_X,
-    .macs = dti_conv2d_macs, .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
-    .backward_data = dti_conv2d_backward_data
-};
+static const dti_layer_class dti_conv2d_class = { .name = "conv2d",
+                                                  .own = sizeof(dti_conv2d),
+                                                  .shape = dti_conv2d_shape,
+                                                  .needs = dti_conv2d_needs,
+                                                  .reads = DTI_READS_X,
+                                                  .macs = dti_conv2d_macs,
+                                                  .pack = dti_conv2d_pack,
+                                                  .forward = dti_conv2d_forward,
+                                                  .backward = dti_conv2d_backward,
+                                                  .backward_data = dti_conv2d_backward_data };
 
 DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
     dti_append(net, &dti_conv2d_class, name ? name : "", desc, -1);
@@ -2026,7 +2189,8 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
 
 /* y[n,c,i,j] = max_{u,v < K} x[n,c,i*K+u,j*K+v]; of equal values the first in row-major order is the maximum. */
 #ifdef DTI_DECLARE
-DT_API void dt_maxpool2d(dt_net *net, int kernel);              /* K 1..15; stride = kernel, no padding, floor */
+/* K 1..15; stride = kernel, no padding, floor */
+DT_API void dt_maxpool2d(dt_net *net, int kernel);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -2034,19 +2198,22 @@ static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
     const int K = *(int *)l->own = *(const int *)kernel;
     if (K < 1 || K > 15) return dti_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", K);
     if (l->in[1] < K || l->in[2] < K)
-        return dti_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", K, l->in[1], l->in[2]);
+        return dti_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", K,
+                        l->in[1], l->in[2]);
     l->out[1] = l->in[1] / K;
     l->out[2] = l->in[2] / K;
     return DT_OK;
 }
 
-static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_group_floats(op->out); } /* a place each */
+/* a place each */
+static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_group_floats(op->out); }
 
 static void dti_maxpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const int K = *(const int *)op->layer->own;
     (void)run;
     for (int g = first; g < first + groups; ++g)
-        dti_maxpool_forward(op->in[0], op->in[1], op->in[2], K, K, dti_x(op, g), dti_y(op, g), dti_notes_of(op, g));
+        dti_maxpool_forward(op->in[0], op->in[1], op->in[2], K, K, dti_x(op, g), dti_y(op, g),
+                            dti_notes_of(op, g));
 }
 
 /* y = x[argmax]  =>  dx[argmax] += dy */
@@ -2054,15 +2221,20 @@ static void dti_maxpool2d_backward(const dti_op *op, const dti_pass *run, int g)
     const int K = *(const int *)op->layer->own;
     (void)run;
     if (dti_dx(op, g))
-        dti_maxpool_backward(op->in[0], op->in[1], op->in[2], K, K, dti_dy(op, g), dti_notes_of(op, g), dti_dx(op, g));
+        dti_maxpool_backward(op->in[0], op->in[1], op->in[2], K, K, dti_dy(op, g),
+                             dti_notes_of(op, g), dti_dx(op, g));
 }
 
-static const dti_layer_class dti_maxpool2d_class = {
-    .name = "maxpool2d", .own = sizeof(int), .shape = dti_maxpool2d_shape, .needs = dti_maxpool2d_needs,
-    .forward = dti_maxpool2d_forward, .backward = dti_maxpool2d_backward
-};
+static const dti_layer_class dti_maxpool2d_class = { .name = "maxpool2d",
+                                                     .own = sizeof(int),
+                                                     .shape = dti_maxpool2d_shape,
+                                                     .needs = dti_maxpool2d_needs,
+                                                     .forward = dti_maxpool2d_forward,
+                                                     .backward = dti_maxpool2d_backward };
 
-DT_API void dt_maxpool2d(dt_net *net, int kernel) { dti_append(net, &dti_maxpool2d_class, NULL, &kernel, -1); }
+DT_API void dt_maxpool2d(dt_net *net, int kernel) {
+    dti_append(net, &dti_maxpool2d_class, NULL, &kernel, -1);
+}
 #endif
 
 /* ==== [S6.4] ReLU ========================================================= */
@@ -2090,7 +2262,8 @@ static void dti_relu_gradient(const float *y, const float *dy, float *dx, size_t
 
 static void dti_relu_backward(const dti_op *op, const dti_pass *run, int g) {
     (void)run;
-    if (dti_dx(op, g)) dti_relu_gradient(dti_y(op, g), dti_dy(op, g), dti_dx(op, g), dti_group_floats(op->out));
+    if (dti_dx(op, g))
+        dti_relu_gradient(dti_y(op, g), dti_dy(op, g), dti_dx(op, g), dti_group_floats(op->out));
 }
 
 static const dti_layer_class dti_relu_class = {
@@ -2108,8 +2281,10 @@ DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, 
    2015 for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
    number of the value): it belongs to the image and not to the rank that holds it. */
 #ifdef DTI_DECLARE
-DT_API void dt_dropout(dt_net *net, float probability);         /* of a value to become zero, 0 <= p < 1 */
-DT_API void dt_dropout2d(dt_net *net, float probability);       /* of a whole (image, channel) plane */
+/* of a value to become zero, 0 <= p < 1 */
+DT_API void dt_dropout(dt_net *net, float probability);
+/* of a whole (image, channel) plane */
+DT_API void dt_dropout2d(dt_net *net, float probability);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -2122,7 +2297,8 @@ static dt_err dti_dropout_shape(dti_layer *l, const void *probability) {
     dti_dropout *d = l->own;
     *d = (dti_dropout){ *(const float *)probability, 1 };
     if (d->probability >= 0.0f && d->probability < 1.0f) return DT_OK;
-    return dti_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name, (double)d->probability);
+    return dti_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name,
+                    (double)d->probability);
 }
 
 static dt_err dti_dropout2d_shape(dti_layer *l, const void *probability) {
@@ -2135,12 +2311,15 @@ static size_t dti_dropout_planes(const dti_op *op) {
     return dti_volume(op->in) / ((const dti_dropout *)op->layer->own)->plane;
 }
 
-static void dti_dropout_needs(dti_op *op) { op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float); }
+static void dti_dropout_needs(dti_op *op) {
+    op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float);
+}
 
 static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
     float *mask = (float *)(void *)dti_notes_of(op, g);
     const float p = ((const dti_dropout *)op->layer->own)->probability, keep = 1.0f / (1.0f - p);
-    const uint32_t *sample = run->sample + (size_t)g * DT_LANES, purpose = DT_RNG_DROPOUT | op->layer->stream << 8;
+    const uint32_t *sample = run->sample + (size_t)g * DT_LANES,
+                   purpose = DT_RNG_DROPOUT | op->layer->stream << 8;
     const size_t count = dti_dropout_planes(op);
     for (size_t i = 0; i < count; i += 4) {
         uint32_t bits[4][DT_LANES];
@@ -2151,12 +2330,15 @@ static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
     }
 }
 
-static void dti_dropout_apply(const dti_op *op, const dti_pass *run, int g, const float *from, float *to) {
+static void dti_dropout_apply(const dti_op *op, const dti_pass *run, int g, const float *from,
+                              float *to) {
     const float *restrict mask = (const float *)(const void *)dti_notes_of(op, g);
-    const size_t plane = ((const dti_dropout *)op->layer->own)->plane, planes = dti_dropout_planes(op);
+    const size_t plane = ((const dti_dropout *)op->layer->own)->plane,
+                 planes = dti_dropout_planes(op);
     if (to != from) memcpy(to, from, dti_group_floats(op->out) * sizeof *to);
     for (size_t c = 0; c < planes && run->training; ++c) {
-        const float *restrict m = mask + c * DT_LANES; /* restrict: m stays in a register for the whole plane */
+        /* restrict: m stays in a register for the whole plane */
+        const float *restrict m = mask + c * DT_LANES;
         float *restrict v = to + c * plane * DT_LANES;
         for (size_t i = 0; i < plane; ++i)
             for (size_t lane = 0; lane < DT_LANES; ++lane) v[i * DT_LANES + lane] *= m[lane];
@@ -2175,16 +2357,29 @@ static void dti_dropout_backward(const dti_op *op, const dti_pass *run, int g) {
     if (dti_dx(op, g)) dti_dropout_apply(op, run, g, dti_dy(op, g), dti_dx(op, g));
 }
 
-static const dti_layer_class dti_dropout_class = {
-    .name = "dropout", .own = sizeof(dti_dropout), .shape = dti_dropout_shape, .needs = dti_dropout_needs,
-    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
-}, dti_dropout2d_class = {
-    .name = "dropout2d", .own = sizeof(dti_dropout), .shape = dti_dropout2d_shape, .needs = dti_dropout_needs,
-    .in_place = true, .keeps_sign = true, .forward = dti_dropout_forward, .backward = dti_dropout_backward
-};
+static const dti_layer_class dti_dropout_class = { .name = "dropout",
+                                                   .own = sizeof(dti_dropout),
+                                                   .shape = dti_dropout_shape,
+                                                   .needs = dti_dropout_needs,
+                                                   .in_place = true,
+                                                   .keeps_sign = true,
+                                                   .forward = dti_dropout_forward,
+                                                   .backward = dti_dropout_backward },
+                             dti_dropout2d_class = { .name = "dropout2d",
+                                                     .own = sizeof(dti_dropout),
+                                                     .shape = dti_dropout2d_shape,
+                                                     .needs = dti_dropout_needs,
+                                                     .in_place = true,
+                                                     .keeps_sign = true,
+                                                     .forward = dti_dropout_forward,
+                                                     .backward = dti_dropout_backward };
 
-DT_API void dt_dropout(dt_net *net, float probability) { dti_append(net, &dti_dropout_class, NULL, &probability, -1); }
-DT_API void dt_dropout2d(dt_net *net, float probability) { dti_append(net, &dti_dropout2d_class, NULL, &probability, -1); }
+DT_API void dt_dropout(dt_net *net, float probability) {
+    dti_append(net, &dti_dropout_class, NULL, &probability, -1);
+}
+DT_API void dt_dropout2d(dt_net *net, float probability) {
+    dti_append(net, &dti_dropout2d_class, NULL, &probability, -1);
+}
 #endif
 
 /* ==== [S6.6] Linear ======================================================= */
@@ -2198,7 +2393,8 @@ DT_API void dt_linear(dt_net *net, const char *name, int out);
 #ifdef DTI_IMPLEMENT
 static dt_err dti_fc_shape(dti_layer *l, const void *out) {
     const int O = *(const int *)out, I = dti_inputs(l);
-    if (O < 1 || O > 1 << 20) return dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", l->name, O, 1 << 20);
+    if (O < 1 || O > 1 << 20)
+        return dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", l->name, O, 1 << 20);
     l->out[0] = O;
     l->out[1] = l->out[2] = 1;
     const float bound = 1.0f / sqrtf((float)I);
@@ -2207,38 +2403,49 @@ static dt_err dti_fc_shape(dti_layer *l, const void *out) {
     return DT_OK;
 }
 
-static void dti_fc_needs(dti_op *op) { op->packed_floats = dti_linear_packed_floats(dti_inputs(op->layer), op->out[0]); }
+static void dti_fc_needs(dti_op *op) {
+    op->packed_floats = dti_linear_packed_floats(dti_inputs(op->layer), op->out[0]);
+}
 
 static double dti_fc_macs(const dti_layer *l) { return (double)l->out[0] * dti_inputs(l); }
 
 static void dti_fc_pack(const dti_op *op, const float *values) {
-    dti_linear_pack(dti_inputs(op->layer), op->out[0], values + op->layer->slot[0].offset, op->packed);
+    dti_linear_pack(dti_inputs(op->layer), op->out[0], values + op->layer->slot[0].offset,
+                    op->packed);
 }
 
 static void dti_fc_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    dti_linear_forward(dti_inputs(op->layer), op->out[0], groups, dti_x(op, first), op->x.stride, op->packed,
-                       dti_bias(op->layer, run->values), dti_y(op, first), op->y.stride);
+    dti_linear_forward(dti_inputs(op->layer), op->out[0], groups, dti_x(op, first), op->x.stride,
+                       op->packed, dti_bias(op->layer, run->values), dti_y(op, first),
+                       op->y.stride);
 }
 
 /* y[o] += x[i]*w[o,i]  =>  dw[o,i] += x[i]*dy[o],  dx[i] += w[o,i]*dy[o];   y[o] += b[o]  =>  db[o] += dy[o] */
 static void dti_fc_backward(const dti_op *op, const dti_pass *run, int g) {
-    dti_linear_backward_weights(dti_inputs(op->layer), op->out[0], dti_x(op, g), dti_dy(op, g), run->group_grad,
-                                dti_bias_grad(op->layer, run->group_grad));
+    dti_linear_backward_weights(dti_inputs(op->layer), op->out[0], dti_x(op, g), dti_dy(op, g),
+                                run->group_grad, dti_bias_grad(op->layer, run->group_grad));
 }
 
 static void dti_fc_backward_data(const dti_op *op, const dti_pass *run, int first, int groups) {
     (void)run;
-    dti_linear_backward_data(dti_inputs(op->layer), op->out[0], groups, dti_dy(op, first), op->dy.stride, op->packed,
-                             dti_dx(op, first), dti_dx_lanes(op).stride);
+    dti_linear_backward_data(dti_inputs(op->layer), op->out[0], groups, dti_dy(op, first),
+                             op->dy.stride, op->packed, dti_dx(op, first), dti_dx_lanes(op).stride);
 }
 
-static const dti_layer_class dti_fc_class = {
-    .name = "linear", .shape = dti_fc_shape, .needs = dti_fc_needs, .reads = DTI_READS_X, .whole_batch = true,
-    .macs = dti_fc_macs, .pack = dti_fc_pack, .forward = dti_fc_forward, .backward = dti_fc_backward,
-    .backward_data = dti_fc_backward_data
-};
+static const dti_layer_class dti_fc_class = { .name = "linear",
+                                              .shape = dti_fc_shape,
+                                              .needs = dti_fc_needs,
+                                              .reads = DTI_READS_X,
+                                              .whole_batch = true,
+                                              .macs = dti_fc_macs,
+                                              .pack = dti_fc_pack,
+                                              .forward = dti_fc_forward,
+                                              .backward = dti_fc_backward,
+                                              .backward_data = dti_fc_backward_data };
 
-DT_API void dt_linear(dt_net *net, const char *name, int out) { dti_append(net, &dti_fc_class, name ? name : "", &out, -1); }
+DT_API void dt_linear(dt_net *net, const char *name, int out) {
+    dti_append(net, &dti_fc_class, name ? name : "", &out, -1);
+}
 #endif
 
 /* ==== [S6.7] Adding an earlier tensor ===================================== */
@@ -2253,8 +2460,9 @@ DT_API void dt_add(dt_net *net, dt_node node);
 static dt_err dti_add_shape(dti_layer *l, const void *other) {
     const int *in = l->in, *shape = other;
     if (memcmp(in, shape, sizeof l->in) == 0) return DT_OK;
-    return dti_fail(DT_ESHAPE, "add: what stands here is %d x %d x %d, the other tensor %d x %d x %d", in[0], in[1], in[2],
-                    shape[0], shape[1], shape[2]);
+    return dti_fail(DT_ESHAPE,
+                    "add: what stands here is %d x %d x %d, the other tensor %d x %d x %d", in[0],
+                    in[1], in[2], shape[0], shape[1], shape[2]);
 }
 
 static void dti_add_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
@@ -2281,15 +2489,19 @@ static void dti_add_backward(const dti_op *op, const dti_pass *run, int g) {
     dti_add_to(dti_dx(op, g), dti_dy(op, g), n, op->add_dx);
 }
 
-static const dti_layer_class dti_add_class = {
-    .name = "add", .shape = dti_add_shape, .in_place = true, .adds = true, .forward = dti_add_forward, .backward = dti_add_backward
-};
+static const dti_layer_class dti_add_class = { .name = "add",
+                                               .shape = dti_add_shape,
+                                               .in_place = true,
+                                               .adds = true,
+                                               .forward = dti_add_forward,
+                                               .backward = dti_add_backward };
 
 DT_API void dt_add(dt_net *net, dt_node node) {
     dti_list *list = dti_list_of(net);
     if (!list || list->error != DT_OK) return;
     if (node.tensor < 0 || node.tensor > list->layers)
-        dti_list_fail(list, dti_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d", node.tensor, list->layers));
+        dti_list_fail(list, dti_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d",
+                                     node.tensor, list->layers));
     else dti_append(net, &dti_add_class, NULL, dti_tensor_shape(list, node.tensor), node.tensor);
 }
 #endif
@@ -2338,7 +2550,8 @@ static void dti_log_softmax(int classes, const float *z, float *logp) {
     float max[DT_LANES], sum[DT_LANES] = { 0 };
     for (int l = 0; l < DT_LANES; ++l) max[l] = z[l];
     for (int k = 1; k < classes; ++k)
-        for (int l = 0; l < DT_LANES; ++l) max[l] = z[k * DT_LANES + l] > max[l] ? z[k * DT_LANES + l] : max[l];
+        for (int l = 0; l < DT_LANES; ++l)
+            max[l] = z[k * DT_LANES + l] > max[l] ? z[k * DT_LANES + l] : max[l];
     for (int k = 0; k < classes; ++k)
         for (int l = 0; l < DT_LANES; ++l) sum[l] += dti_exp(z[k * DT_LANES + l] - max[l]);
     for (int l = 0; l < DT_LANES; ++l) max[l] += logf(sum[l]);
@@ -2347,10 +2560,14 @@ static void dti_log_softmax(int classes, const float *z, float *logp) {
 }
 
 /* dz [K][16], overwritten: (exp(logp) - onehot) * scale; zero in the lanes from `count` on, which hold no image. */
-static void dti_nll_backward(int classes, const float *logp, const int *label, int count, float scale, float *dz) {
+static void dti_nll_backward(int classes, const float *logp, const int *label, int count,
+                             float scale, float *dz) {
     for (int k = 0; k < classes; ++k)
         for (int l = 0; l < DT_LANES; ++l)
-            dz[k * DT_LANES + l] = l < count ? (dti_exp(logp[k * DT_LANES + l]) - (k == label[l] ? 1.0f : 0.0f)) * scale : 0.0f;
+            dz[k * DT_LANES + l] =
+                l < count
+                    ? (dti_exp(logp[k * DT_LANES + l]) - (k == label[l] ? 1.0f : 0.0f)) * scale
+                    : 0.0f;
 }
 #endif
 
@@ -2368,10 +2585,14 @@ static void dti_nll_backward(int classes, const float *logp, const int *label, i
    its share of the whole, and shares are summed (dt_average_gradients, [S11]). */
 #ifdef DTI_DECLARE
 typedef struct dt_build_desc {
-    int batch;               /* the most samples one dt_net_load brings, >= 1; whole lane groups are planned */
+    /* the most samples one dt_net_load brings, >= 1; whole lane groups are planned */
+    int batch;
     uint64_t seed;           /* for initial values and dropout */
-    bool float_sums;         /* add gradients as floats: faster, but the last bits depend on the order [S3.2] */
-    bool direct;             /* convolutions by their definition, never by Winograd's algorithm [E1.8]: slower, rounded less */
+    /* add gradients as floats: faster, but the last bits depend on the order [S3.2] */
+    bool float_sums;
+    /* convolutions by their definition, never by Winograd's algorithm [E1.8]: slower, rounded less
+       */
+    bool direct;
 } dt_build_desc;
 
 /* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
@@ -2389,12 +2610,14 @@ DT_API dt_net *dt_net_clone(const dt_net *net);
 /* dt_net_load: packs the images into lanes and keeps the labels; the batch's arrays may go. DT_ESHAPE, DT_EARG or DT_EDATA
    if it does not fit the net, and then there is nothing to run until a load succeeds. */
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
-DT_API void dt_net_training(dt_net *net, bool training);       /* true after build; false turns dropout off. A change
-                                                                  needs a dt_forward before the next dt_backward */
-DT_API dt_err dt_forward(dt_net *net);   /* logits, log-probabilities, score; DT_ENUMERIC if a loss is not finite, or
-                                            this thread's processor not set to IEEE 754 (see [E1.9]) */
-DT_API dt_err dt_backward(dt_net *net);  /* gradients of this rank's share, overwritten; needs dt_forward before it.
-                                            DT_ENUMERIC names the tensor whose gradient is not finite or does not fit */
+/* true after build; false turns dropout off. A change needs a dt_forward before the next dt_backward */
+DT_API void dt_net_training(dt_net *net, bool training);
+/* logits, log-probabilities, score. DT_ENUMERIC if a loss is not finite, or this thread's processor
+   is not set to IEEE 754 (see [E1.9]) */
+DT_API dt_err dt_forward(dt_net *net);
+/* gradients of this rank's share, overwritten; needs dt_forward before it. DT_ENUMERIC names the
+   tensor whose gradient is not finite or does not fit */
+DT_API dt_err dt_backward(dt_net *net);
 
 /* During dt_backward, fn(user, offset, count) is called as soon as gradients offset..offset+count-1 hold this rank's
    whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. With exact
@@ -2403,24 +2626,32 @@ typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
 
 DT_API size_t dt_net_count(const dt_net *net);                 /* floats in the parameter vector */
-DT_API float *dt_net_values(dt_net *net);                      /* the parameter vector itself, in dt_param order */
+/* the parameter vector itself, in dt_param order */
+DT_API float *dt_net_values(dt_net *net);
 DT_API float *dt_net_gradients(dt_net *net);                   /* parallel to it */
 DT_API int dt_net_param_count(const dt_net *net);
-DT_API const dt_param *dt_net_param(const dt_net *net, int i); /* named views; NULL outside 0..count-1 */
-DT_API const dt_param *dt_net_find(const dt_net *net, const char *name); /* "conv1.weight"; NULL if there is none */
-DT_API uint64_t dt_net_hash(const dt_net *net);                /* 64-bit hash of the parameter vector's bits, on every machine */
+/* named views; NULL outside 0..count-1 */
+DT_API const dt_param *dt_net_param(const dt_net *net, int i);
+/* "conv1.weight"; NULL if there is none */
+DT_API const dt_param *dt_net_find(const dt_net *net, const char *name);
+/* 64-bit hash of the parameter vector's bits, on every machine */
+DT_API uint64_t dt_net_hash(const dt_net *net);
 DT_API int dt_net_classes(const dt_net *net);
 DT_API size_t dt_net_bytes(const dt_net *net);                 /* memory the net holds */
-DT_API double dt_net_flops(const dt_net *net);                 /* useful flop of forward and backward for one sample */
+/* useful flop of forward and backward for one sample */
+DT_API double dt_net_flops(const dt_net *net);
 DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt_forward */
 /* logits and log-probabilities of sample i of the batch, after dt_forward; out has dt_net_classes() floats. DT_EARG if
    there is no such sample */
 DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
 DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
-DT_API void dt_net_summary(const dt_net *net, char *text, size_t size); /* one line a layer: name, shape, parameters, flop */
+/* one line a layer: name, shape, parameters, flop */
+DT_API void dt_net_summary(const dt_net *net, char *text, size_t size);
 
-DT_API double dt_score_loss(const dt_score *score);            /* mean loss of a sample; 0 for none */
-DT_API double dt_score_accuracy(const dt_score *score);        /* fraction of samples that are right; 0 for none */
+/* mean loss of a sample; 0 for none */
+DT_API double dt_score_loss(const dt_score *score);
+/* fraction of samples that are right; 0 for none */
+DT_API double dt_score_accuracy(const dt_score *score);
 DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 #endif
 
@@ -2434,18 +2665,21 @@ typedef struct dti_tensor {
     int readers, last;       /* how often ops read it; the last op that does */
     bool learns;             /* something before it is trained, so its gradient is wanted */
     int kept;                /* what backward reads of it: DTI_READS_Y, DTI_READS_SIGN */
-    int place;               /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
+    /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
+    int place;
     dti_lanes value, grad;
 } dti_tensor;
 
 struct dt_net {
     dti_list list;           /* what the builders made; must come first [S6.1] */
     bool training;
-    bool loaded, forwarded, masked; /* there is a batch; its logits; and what dt_backward needs beside them */
+    /* there is a batch; its logits; and what dt_backward needs beside them */
+    bool loaded, forwarded, masked;
     int params, classes;
     dt_param *param;
     char (*param_name)[DTI_NAME + 32];
-    size_t count, trained;   /* floats in the parameter vector; of them, trained ones, which come first */
+    /* floats in the parameter vector; of them, trained ones, which come first */
+    size_t count, trained;
     dt_build_desc desc;
     int max_groups, groups;  /* lane groups planned for, and in this batch */
     dt_batch batch;
@@ -2481,8 +2715,11 @@ DT_API dt_net *dt_net_new(int channels, int height, int width) {
     const int shape[3] = { channels, height, width };
     memcpy(net->list.input, shape, sizeof shape);
     net->training = true;
-    if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 || width > 65536 || !dti_fits_image(shape))
-        dti_list_fail(&net->list, dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels, height, width));
+    if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 ||
+        width > 65536 || !dti_fits_image(shape))
+        dti_list_fail(&net->list,
+                      dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels,
+                               height, width));
     return net;
 }
 
@@ -2509,24 +2746,33 @@ static void dti_conv_pooled_needs(dti_op *op) {
     op->notes_bytes = dti_group_floats(op->out); /* the place of each maximum */
 }
 
-static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, int first,
+                                       int groups) {
     dti_conv2d_run(op, run, first, groups, true);
 }
 
 static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
-    float *dy = dti_lanes_of(op->dy, g); /* this op's alone to read, so the mask is applied where it lies */
+    /* this op's alone to read, so the mask is applied where it lies */
+    float *dy = dti_lanes_of(op->dy, g);
     dti_relu_gradient(dti_y(op, g), dy, dy, dti_group_floats(op->out));
     dti_conv2d_backward(op, run, g);
 }
 
-static const dti_layer_class dti_conv_pooled_class = {
-    .name = "conv2d, maxpool2d", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X, .pack = dti_conv2d_pack,
-    .forward = dti_conv2d_forward, .backward = dti_conv2d_backward, .backward_data = dti_conv2d_backward_data
-}, dti_conv_rectified_class = {
-    .name = "conv2d, maxpool2d, relu", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X | DTI_READS_SIGN,
-    .pack = dti_conv2d_pack, .forward = dti_conv_rectified_forward, .backward = dti_conv_rectified_backward,
-    .backward_data = dti_conv2d_backward_data
-};
+static const dti_layer_class dti_conv_pooled_class = { .name = "conv2d, maxpool2d",
+                                                       .needs = dti_conv_pooled_needs,
+                                                       .reads = DTI_READS_X,
+                                                       .pack = dti_conv2d_pack,
+                                                       .forward = dti_conv2d_forward,
+                                                       .backward = dti_conv2d_backward,
+                                                       .backward_data = dti_conv2d_backward_data },
+                             dti_conv_rectified_class = { .name = "conv2d, maxpool2d, relu",
+                                                          .needs = dti_conv_pooled_needs,
+                                                          .reads = DTI_READS_X | DTI_READS_SIGN,
+                                                          .pack = dti_conv2d_pack,
+                                                          .forward = dti_conv_rectified_forward,
+                                                          .backward = dti_conv_rectified_backward,
+                                                          .backward_data =
+                                                              dti_conv2d_backward_data };
 
 static bool dti_pools_by_two(const dti_op *a, const dti_op *b) {
     (void)a;
@@ -2572,7 +2818,8 @@ static void dti_merge_ops(dt_net *net, int i, const dti_layer_class *class) {
 
 static bool dti_alone_reads(const dt_net *net, int op, int tensor) {
     bool alone = net->op[op].tensor == tensor;
-    for (int i = 0; i < net->ops; ++i) alone = alone && (i == op || net->op[i].tensor != tensor) && net->op[i].tensor2 != tensor;
+    for (int i = 0; i < net->ops; ++i)
+        alone = alone && (i == op || net->op[i].tensor != tensor) && net->op[i].tensor2 != tensor;
     return alone;
 }
 
@@ -2581,7 +2828,9 @@ static bool dti_fuse_one(dt_net *net) { /* false: no pattern fits any more */
         for (int i = 0; i + 1 < net->ops; ++i) {
             const struct dti_pattern *p = &dti_patterns[k];
             const dti_op *a = &net->op[i], *b = a + 1;
-            if (a->class != p->first || b->class != p->second || !dti_alone_reads(net, i + 1, a->made)) continue;
+            if (a->class != p->first || b->class != p->second ||
+                !dti_alone_reads(net, i + 1, a->made))
+                continue;
             if (p->fits && !p->fits(a, b)) continue;
             if (p->both) dti_merge_ops(net, i, p->both);
             else dti_swap_ops(net, i);
@@ -2625,7 +2874,8 @@ static void dti_note_reader(dt_net *net, int op, int tensor) {
 /* In place: y is written over x. Not where x has another reader, nor where backward needs x as it was. */
 static bool dti_may_overwrite(const dt_net *net, const dti_op *op) {
     const dti_tensor *x = &net->tensor[op->tensor];
-    const bool needed = x->kept & DTI_READS_Y || (x->kept & DTI_READS_SIGN && !op->class->keeps_sign);
+    const bool needed =
+        x->kept & DTI_READS_Y || (x->kept & DTI_READS_SIGN && !op->class->keeps_sign);
     return op->class->in_place && x->readers == 1 && !needed;
 }
 
@@ -2639,11 +2889,13 @@ static void dti_plan_tensors(dt_net *net) {
         memcpy(y->shape, op->out, sizeof y->shape);
         y->maker = i;
         y->kept |= op->class->reads & (DTI_READS_Y | DTI_READS_SIGN);
-        y->learns = op->layer->params > 0 || net->tensor[op->tensor].learns || (op->tensor2 >= 0 && net->tensor[op->tensor2].learns);
+        y->learns = op->layer->params > 0 || net->tensor[op->tensor].learns ||
+                    (op->tensor2 >= 0 && net->tensor[op->tensor2].learns);
         dti_note_reader(net, i, op->tensor);
         if (op->tensor2 >= 0) dti_note_reader(net, i, op->tensor2);
     }
-    net->tensor[net->op[net->ops - 1].made].kept |= DTI_READS_Y; /* logits are looked at after the step */
+    /* logits are looked at after the step */
+    net->tensor[net->op[net->ops - 1].made].kept |= DTI_READS_Y;
     for (int i = 0; i < net->ops; ++i) {
         const dti_op *op = &net->op[i];
         dti_tensor *x = &net->tensor[op->tensor], *y = &net->tensor[op->made];
@@ -2690,7 +2942,8 @@ static void dti_lives_from_to(dti_life *life, int from, int to, int wide_from, i
 static void dti_lives_at(dti_life *life, const dt_net *net, int i, bool backward) {
     const dti_op *op = &net->op[i];
     const int n = net->ops, at = backward ? 2 * n - i : i;
-    dti_lives_from_to(life, at, at, backward ? 2 * n - op->end + 1 : op->begin, backward ? 2 * n - op->begin : op->end - 1);
+    dti_lives_from_to(life, at, at, backward ? 2 * n - op->end + 1 : op->begin,
+                      backward ? 2 * n - op->begin : op->end - 1);
     life->wide = life->wide || op->whole_batch;
 }
 
@@ -2699,22 +2952,31 @@ typedef struct dti_room { /* of the memory that buffers share */
     size_t at, bytes;
 } dti_room;
 
-typedef struct dti_rooms { char *base; int count; size_t bytes; dti_room room[3 * DTI_MAX_LAYERS + 2]; } dti_rooms;
+typedef struct dti_rooms {
+    char *base;
+    int count;
+    size_t bytes;
+    dti_room room[3 * DTI_MAX_LAYERS + 2];
+} dti_rooms;
 
 /* The lowest place that no buffer with a life in common takes. */
 static dti_lanes dti_find_room(dti_rooms *all, const dti_life *life, size_t floats, int groups) {
-    dti_room p = { life->wide ? life->wide_from : life->from, life->wide ? life->wide_to : life->to, 0,
-                    dti_times(dti_times(life->wide ? (size_t)groups : 1, floats), sizeof(float)) };
+    dti_room p = { life->wide ? life->wide_from : life->from, life->wide ? life->wide_to : life->to,
+                   0,
+                   dti_times(dti_times(life->wide ? (size_t)groups : 1, floats), sizeof(float)) };
     if (!life->used) return (dti_lanes){ NULL, 0 };
     for (int k = 0; k < all->count;) {
         const dti_room *other = &all->room[k++];
-        if (other->from > p.to || p.from > other->to || other->at >= dti_plus(p.at, p.bytes) || p.at >= dti_plus(other->at, other->bytes)) continue;
+        if (other->from > p.to || p.from > other->to || other->at >= dti_plus(p.at, p.bytes) ||
+            p.at >= dti_plus(other->at, other->bytes))
+            continue;
         p.at = dti_plus(other->at, other->bytes);
         k = 0; /* the earlier ones again, from the new place */
     }
     all->room[all->count++] = p;
     if (dti_plus(p.at, p.bytes) > all->bytes) all->bytes = dti_plus(p.at, p.bytes);
-    return (dti_lanes){ all->base ? (float *)(void *)(all->base + p.at) : NULL, life->wide ? floats : 0 };
+    return (dti_lanes) { all->base ? (float *)(void *)(all->base + p.at) : NULL,
+                         life->wide ? floats : 0 };
 }
 
 static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad) {
@@ -2732,10 +2994,13 @@ static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad)
         if (op->class->reads & ~DTI_READS_X) dti_lives_at(&value[y], net, i, true);
         dti_lives_at(&grad[y], net, i, true);
         if (net->tensor[op->tensor].learns) dti_lives_at(&grad[x], net, i, true);
-        if (op->tensor2 >= 0 && net->tensor[op->tensor2].learns) dti_lives_at(&grad[x2], net, i, true);
+        if (op->tensor2 >= 0 && net->tensor[op->tensor2].learns)
+            dti_lives_at(&grad[x2], net, i, true);
     }
-    dti_lives_from_to(&value[net->tensor[logits].place], 2 * n, 2 * n, 2 * n, 2 * n); /* looked at after the step */
-    dti_lives_from_to(&grad[net->tensor[logits].place], n, n, n, n);                  /* the loss writes it */
+    /* looked at after the step */
+    dti_lives_from_to(&value[net->tensor[logits].place], 2 * n, 2 * n, 2 * n, 2 * n);
+    /* the loss writes it */
+    dti_lives_from_to(&grad[net->tensor[logits].place], n, n, n, n);
 }
 
 static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
@@ -2747,12 +3012,16 @@ static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
     for (int i = 0; i <= net->list.layers; ++i) {
         dti_tensor *t = &net->tensor[i];
         const size_t floats = dti_group_floats(t->shape);
-        t->value = t->place == i ? dti_find_room(&all, &value[i], floats, net->max_groups) : net->tensor[t->place].value;
-        t->grad = t->place == i ? dti_find_room(&all, &grad[i], floats, net->max_groups) : net->tensor[t->place].grad;
+        t->value = t->place == i ? dti_find_room(&all, &value[i], floats, net->max_groups)
+                                 : net->tensor[t->place].value;
+        t->grad = t->place == i ? dti_find_room(&all, &grad[i], floats, net->max_groups)
+                                : net->tensor[t->place].grad;
     }
-    for (int i = net->ops - 1; i >= 0; --i) { /* backward's order: who writes a gradient first, and who adds to it */
+    /* backward's order: who writes a gradient first, and who adds to it */
+    for (int i = net->ops - 1; i >= 0; --i) {
         dti_op *op = &net->op[i];
-        const dti_tensor *x = &net->tensor[op->tensor], *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
+        const dti_tensor *x = &net->tensor[op->tensor],
+                         *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
         dti_life once = { false };
         op->x = x->value, op->y = net->tensor[op->made].value, op->dy = net->tensor[op->made].grad;
         op->dx = x->learns ? x->grad : none;
@@ -2762,7 +3031,8 @@ static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
         op->add_dx = written[op->tensor] && x->learns;
         written[op->tensor] = true;
         dti_lives_at(&once, net, i, true);
-        if (op->add_dx && !op->class->adds) op->spare = dti_find_room(&all, &once, dti_group_floats(x->shape), net->max_groups);
+        if (op->add_dx && !op->class->adds)
+            op->spare = dti_find_room(&all, &once, dti_group_floats(x->shape), net->max_groups);
     }
     return all.bytes;
 }
@@ -2806,7 +3076,8 @@ static void dti_plan_parameters(dt_net *net) {
     net->count = 0;
     for (int trained = 1; trained >= 0; --trained) {
         for (int i = 0; i < net->list.layers; ++i)
-            for (dti_slot *s = net->list.layer[i].slot, *end = s + net->list.layer[i].slots; s < end; ++s) {
+            for (dti_slot *s = net->list.layer[i].slot, *end = s + net->list.layer[i].slots;
+                 s < end; ++s) {
                 if (s->trained != trained) continue;
                 s->offset = net->count;
                 net->count = dti_plus(net->count, dt_tensor_count(&s->shape));
@@ -2821,7 +3092,8 @@ static void dti_name_parameters(dt_net *net) {
         for (int k = 0; k < l->slots; ++k) {
             const dti_slot *s = &l->slot[k];
             dt_param *p = &net->param[net->params];
-            snprintf(net->param_name[net->params], sizeof *net->param_name, "%s.%s", l->name, s->suffix);
+            snprintf(net->param_name[net->params], sizeof *net->param_name, "%s.%s", l->name,
+                     s->suffix);
             *p = (dt_param){ .name = net->param_name[net->params], .value = s->shape, .grad = s->shape, .offset = s->offset, .trained = s->trained };
             p->value.data = net->values + s->offset;
             p->grad.data = net->grad + s->offset;
@@ -2839,7 +3111,8 @@ static void dti_initialise(dt_net *net) {
         for (const dti_slot *s = l->slot; s < l->slot + l->slots; ++s)
             for (size_t n = dt_tensor_count(&s->shape), at = 0; at < n; ++at, ++k) {
                 const dt_philox_block r = dt_philox(net->desc.seed, DT_RNG_INIT, 0, stream, k / 4);
-                net->values[s->offset + at] = s->value + (2.0f * dt_uniform(r.v[k % 4]) - 1.0f) * s->bound;
+                net->values[s->offset + at] =
+                    s->value + (2.0f * dt_uniform(r.v[k % 4]) - 1.0f) * s->bound;
             }
         stream += l->slots > 0;
     }
@@ -2849,16 +3122,22 @@ static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
     if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
     if (net->list.closed) return dti_fail(DT_EARG, "net: built already");
     if (!desc) return dti_fail(DT_EARG, "dt_net_build: desc must not be NULL");
-    if (desc->batch < 1 || desc->batch > 1 << 20) return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
+    if (desc->batch < 1 || desc->batch > 1 << 20)
+        return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
     if (net->list.layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
     const int *out = dti_tensor_shape(&net->list, net->list.layers);
     if (out[1] != 1 || out[2] != 1)
-        return dti_fail(DT_ESHAPE, "net: the last layer gives %d x %d x %d; it must give one number a class (end in dt_linear)",
+        return dti_fail(DT_ESHAPE,
+                        "net: the last layer gives %d x %d x %d; it must give one number a class "
+                        "(end in dt_linear)",
                         out[0], out[1], out[2]);
     for (int i = 1; i < net->list.layers; ++i) {
         bool read = false;
-        for (int k = i; k < net->list.layers; ++k) read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
-        if (!read) return dti_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes", net->list.layer[i - 1].name, i - 1);
+        for (int k = i; k < net->list.layers; ++k)
+            read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
+        if (!read)
+            return dti_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes",
+                            net->list.layer[i - 1].name, i - 1);
     }
     return DT_OK;
 }
@@ -2878,7 +3157,8 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     net->bytes = dti_plan_memory(net, NULL);
     const size_t names = DTI_SLOTS * (size_t)net->list.layers;
     if (!net->param) net->param = dti_alloc_many(names, sizeof(dt_param) + sizeof *net->param_name);
-    if (!net->param || !(net->block = dti_alloc(net->bytes))) return DT_ENOMEM; /* may be tried again */
+    /* may be tried again */
+    if (!net->param || !(net->block = dti_alloc(net->bytes))) return DT_ENOMEM;
     net->param_name = (char (*)[sizeof *net->param_name])(void *)(net->param + names);
     dti_plan_memory(net, net->block);
     dti_name_parameters(net);
@@ -2926,32 +3206,44 @@ DT_API void dt_net_training(dt_net *net, bool training) {
 }
 
 /* Images of that shape, one mean and deviation a channel. */
-static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height, int width, const float *mean, const float *std) {
+static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height,
+                               int width, const float *mean, const float *std) {
     const int *in = dti_image_shape(net);
     if (channels != in[0] || height != in[1] || width != in[2])
-        return dti_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name, channels, height, width, in[0], in[1], in[2]);
+        return dti_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
+                        channels, height, width, in[0], in[1], in[2]);
     for (int c = 0; c < channels; ++c)
         if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
-            return dti_fail(DT_EARG, "%s: channel %d has the mean %g and the standard deviation %g; needs numbers, the second above 0", name, c,
-                            (double)mean[c], (double)std[c]);
+            return dti_fail(DT_EARG,
+                            "%s: channel %d has the mean %g and the standard deviation %g; needs "
+                            "numbers, the second above 0",
+                            name, c, (double)mean[c], (double)std[c]);
     return DT_OK;
 }
 
 static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     const int *in = dti_image_shape(net);
     const bool told = batch->channels || batch->height || batch->width;
-    if (batch->count && !(batch->pixels && batch->labels && batch->mean && batch->std && batch->index))
-        return dti_fail(DT_EARG, "net: of a batch of %u samples, pixels, labels, mean, std and index must not be NULL", (unsigned)batch->count);
+    if (batch->count &&
+        !(batch->pixels && batch->labels && batch->mean && batch->std && batch->index))
+        return dti_fail(
+            DT_EARG,
+            "net: of a batch of %u samples, pixels, labels, mean, std and index must not be NULL",
+            (unsigned)batch->count);
     if (batch->count > (uint32_t)net->max_groups * DT_LANES)
-        return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count, net->max_groups * DT_LANES);
+        return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count,
+                        net->max_groups * DT_LANES);
     if (batch->global_count < batch->count || batch->global_count < 1)
-        return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch", (unsigned)batch->count, (unsigned)batch->global_count);
+        return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch",
+                        (unsigned)batch->count, (unsigned)batch->global_count);
     for (uint32_t i = 0; i < batch->count; ++i)
         if (batch->rows && batch->index[i] >= batch->rows)
-            return dti_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i, (unsigned)batch->index[i], (unsigned)batch->rows);
+            return dti_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i,
+                            (unsigned)batch->index[i], (unsigned)batch->rows);
     if (batch->count == 0) return DT_OK;
-    return dti_check_images(net, "the batch", told ? batch->channels : in[0], told ? batch->height : in[1], told ? batch->width : in[2],
-                            batch->mean, batch->std);
+    return dti_check_images(net, "the batch", told ? batch->channels : in[0],
+                            told ? batch->height : in[1], told ? batch->width : in[2], batch->mean,
+                            batch->std);
 }
 
 /* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
@@ -2963,15 +3255,18 @@ DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
     dti_sixteen u[DT_LANES];
     for (int round = 0; round < 4; ++round) {
         for (int k = 0; k < 8; ++k) {
-            u[2 * k] = __builtin_shufflevector(t[k], t[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-            u[2 * k + 1] = __builtin_shufflevector(t[k], t[k + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            u[2 * k] = __builtin_shufflevector(t[k], t[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                               21, 6, 22, 7, 23);
+            u[2 * k + 1] = __builtin_shufflevector(t[k], t[k + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                                   28, 13, 29, 14, 30, 15, 31);
         }
         memcpy(t, u, sizeof u);
     }
 }
 #endif
 
-static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a, float b, float *restrict out) {
+static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a,
+                           float b, float *restrict out) {
     size_t i = 0;
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
     for (; i + DT_LANES <= n; i += DT_LANES) {
@@ -2979,11 +3274,13 @@ static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t 
         for (int l = 0; l < DT_LANES; ++l) memcpy(&t[l], row[l] + offset + i, sizeof t[l]);
         dti_transpose_bytes(t);
         for (size_t k = 0; k < DT_LANES; ++k)
-            for (int l = 0; l < DT_LANES; ++l) out[(i + k) * DT_LANES + (size_t)l] = dti_fmaf((float)t[k][l], a, b);
+            for (int l = 0; l < DT_LANES; ++l)
+                out[(i + k) * DT_LANES + (size_t)l] = dti_fmaf((float)t[k][l], a, b);
     }
 #endif
     for (; i < n; ++i)
-        for (int l = 0; l < DT_LANES; ++l) out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
+        for (int l = 0; l < DT_LANES; ++l)
+            out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
 }
 
 /* One lane group's bytes become sixteen lanes: x = pixel * a + b, with a = 1/(255 std), b = -mean/std. Lanes
@@ -2995,14 +3292,16 @@ static void dti_load_lanes(dt_net *net, int g) {
     float *out = dti_lanes_of(net->tensor[0].value, g);
     const uint8_t *row[DT_LANES];
     int lanes = (int)dti_min_u32(DT_LANES, batch->count - (uint32_t)g * DT_LANES);
-    for (int l = 0; l < DT_LANES; ++l) /* the empty lanes read lane 0's image and are cleared below */
+    for (int l = 0; l < DT_LANES;
+         ++l) /* the empty lanes read lane 0's image and are cleared below */
         row[l] = batch->pixels + (size_t)batch->index[g * DT_LANES + (l < lanes ? l : 0)] * image;
     for (int c = 0; c < shape[0]; ++c) {
         const float a = 1.0f / (255.0f * batch->std[c]), b = -batch->mean[c] / batch->std[c];
         dti_pack_lanes(row, plane, (size_t)c * plane, a, b, out + (size_t)c * plane * DT_LANES);
     }
     if (lanes < DT_LANES)
-        for (size_t i = 0; i < image; ++i) memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
+        for (size_t i = 0; i < image; ++i)
+            memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
 }
 
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
@@ -3016,8 +3315,8 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
         net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
         net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
         if (net->label[i] >= net->classes)
-            return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes", (unsigned)net->sample[i],
-                            net->label[i], net->classes);
+            return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes",
+                            (unsigned)net->sample[i], net->label[i], net->classes);
     }
     for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
     net->loaded = true;
@@ -3026,12 +3325,18 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
 
 /* Adds what an op took to its first layer's seconds; every layer's, if a profile was asked for. */
 static void dti_took(const dt_net *net, const dti_op *op, int way, double start) {
-    if (net->layer_seconds) net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
+    if (net->layer_seconds)
+        net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
 }
 
 static dti_pass dti_pass_of(const dt_net *net) {
-    return (dti_pass){ .training = net->training, .seed = net->desc.seed, .epoch = net->batch.epoch, .sample = net->sample,
-                      .values = net->values, .group_grad = net->group_grad, .scratch = net->scratch };
+    return (dti_pass) { .training = net->training,
+                        .seed = net->desc.seed,
+                        .epoch = net->batch.epoch,
+                        .sample = net->sample,
+                        .values = net->values,
+                        .group_grad = net->group_grad,
+                        .scratch = net->scratch };
 }
 
 /* The error of a loss that is no number: with the first parameter that is none, where the fault lies with one. */
@@ -3039,7 +3344,8 @@ static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
     for (int i = 0; i < net->params; ++i)
         for (size_t k = 0; k < dt_tensor_count(&net->param[i].value); ++k)
             if (!(fabsf(net->param[i].value.data[k]) <= FLT_MAX))
-                return dti_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g", (unsigned)sample, (double)loss, net->param[i].name, k,
+                return dti_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g",
+                                (unsigned)sample, (double)loss, net->param[i].name, k,
                                 (double)net->param[i].value.data[k]);
     return dti_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
 }
@@ -3054,7 +3360,8 @@ static dt_err dti_score_group(dt_net *net, int g) {
     for (int l = 0; l < lanes; ++l) {
         float loss = -logp[label[l] * DT_LANES + l];
         int best = 0;
-        for (int k = 1; k < classes; ++k) best = z[k * DT_LANES + l] > z[best * DT_LANES + l] ? k : best;
+        for (int k = 1; k < classes; ++k)
+            best = z[k * DT_LANES + l] > z[best * DT_LANES + l] ? k : best;
         if (!(loss < 0x1p20f)) return dti_bad_loss(net, net->sample[g * DT_LANES + l], loss);
         net->score.loss_fixed += (int64_t)((double)loss * 0x1p24 + 0.5);
         net->score.correct += best == label[l];
@@ -3064,7 +3371,8 @@ static dt_err dti_score_group(dt_net *net, int g) {
 }
 
 /* One stretch of ops over groups [g, g+n). */
-static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begin, int end, int g, int n) {
+static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begin, int end, int g,
+                                int n) {
     for (const dti_op *op = net->op + begin; op < net->op + end; ++op) {
         const double start = net->layer_seconds ? dt_now() : 0.0;
         op->class->forward(op, run, g, n);
@@ -3074,7 +3382,8 @@ static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begi
 
 DT_API dt_err dt_forward(dt_net *net) {
     DT_TRY(dti_ready(__func__, net));
-    if (!net->loaded) return dti_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
+    if (!net->loaded)
+        return dti_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
     net->forwarded = net->masked = false;
     DT_TRY(dti_check_thread());
     dti_pass run = dti_pass_of(net);
@@ -3095,7 +3404,9 @@ static dt_err dti_bad_gradient(const dt_net *net, size_t at, float value) {
     for (int i = 0; i < net->params; ++i) {
         const dt_param *p = &net->param[i];
         if (at >= p->offset && at < p->offset + dt_tensor_count(&p->value))
-            return dti_fail(DT_ENUMERIC, "gradient of %s[%zu] is %g, which an exact sum cannot hold", p->name, at - p->offset, (double)value);
+            return dti_fail(DT_ENUMERIC,
+                            "gradient of %s[%zu] is %g, which an exact sum cannot hold", p->name,
+                            at - p->offset, (double)value);
     }
     return dti_fail(DT_ENUMERIC, "gradient [%zu] is %g", at, (double)value);
 }
@@ -3119,7 +3430,9 @@ DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
 }
 
 static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
-    return net->on_gradient && l->params ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params) : DT_OK;
+    return net->on_gradient && l->params
+               ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params)
+               : DT_OK;
 }
 
 /* dx += spare, for classes that do not add themselves. */
@@ -3131,7 +3444,8 @@ static void dti_add_spare(const dti_op *op, int g) {
 }
 
 /* One op over groups [g, g+n). */
-static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n, float limit) {
+static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n,
+                              float limit) {
     const dti_layer *l = op->layer;
     const double start = net->layer_seconds ? dt_now() : 0.0;
     for (int k = g; k < g + n; ++k) {
@@ -3146,7 +3460,8 @@ static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op
 }
 
 /* Ops [begin, end) in reverse over groups [g, g+n). */
-static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int begin, int end, int g, int n, float limit) {
+static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int begin, int end, int g,
+                                   int n, float limit) {
     for (const dti_op *op = net->op + end; op-- > net->op + begin;)
         if (net->tensor[op->made].learns) DT_TRY(dti_backward_op(net, run, op, g, n, limit));
     return DT_OK;
@@ -3157,8 +3472,9 @@ static void dti_loss_backward(dt_net *net) {
     const int classes = net->classes;
     for (int g = 0; g < net->groups; ++g) {
         const int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
-        dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES, net->label + g * DT_LANES, lanes,
-                         1.0f / (float)net->batch.global_count, dti_lanes_of(dti_logits(net)->grad, g));
+        dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES,
+                         net->label + g * DT_LANES, lanes, 1.0f / (float)net->batch.global_count,
+                         dti_lanes_of(dti_logits(net)->grad, g));
     }
 }
 
@@ -3170,14 +3486,17 @@ DT_API dt_err dt_backward(dt_net *net) {
     if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
     else memset(net->fixed, 0, net->trained * sizeof(int64_t));
     dti_loss_backward(net);
-    for (const dti_op *op = net->op + net->ops; net->groups == 0 && op-- > net->op;) /* no samples: zeros are the whole share */
+    for (const dti_op *op = net->op + net->ops;
+         net->groups == 0 && op-- > net->op;) /* no samples: zeros are the whole share */
         DT_TRY(dti_gradient_final(net, op->layer));
     for (int end = net->ops, begin; end > 0; end = begin) {
         begin = net->op[end - 1].begin;
         const int n = net->op[begin].whole_batch ? net->groups : 1;
-        for (int g = 0; g < net->groups; g += n) DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n, limit));
+        for (int g = 0; g < net->groups; g += n)
+            DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n, limit));
     }
-    if (!net->desc.float_sums && !net->on_gradient) dt_fixed_to_float(net->grad, net->fixed, net->trained);
+    if (!net->desc.float_sums && !net->on_gradient)
+        dt_fixed_to_float(net->grad, net->fixed, net->trained);
     return DT_OK;
 }
 #endif
@@ -3188,26 +3507,43 @@ DT_API dt_err dt_backward(dt_net *net) {
    tells what layer i took since then. i counts layers as built; a layer that is done by the one before it takes 0. */
 DT_API dt_err dt_net_profile(dt_net *net, bool on);
 DT_API int dt_net_layers(const dt_net *net);
-DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds);
+DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,
+                                double *backward_seconds);
 #endif
 
 #ifdef DTI_IMPLEMENT
 DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
-DT_API float *dt_net_values(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->values : NULL; }
-DT_API float *dt_net_gradients(dt_net *net) { return dti_ready(__func__, net) == DT_OK ? net->grad : NULL; }
+DT_API float *dt_net_values(dt_net *net) {
+    return dti_ready(__func__, net) == DT_OK ? net->values : NULL;
+}
+DT_API float *dt_net_gradients(dt_net *net) {
+    return dti_ready(__func__, net) == DT_OK ? net->grad : NULL;
+}
 DT_API int dt_net_param_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->params; }
 DT_API int dt_net_classes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->classes; }
-DT_API size_t dt_net_bytes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->bytes + sizeof *net; }
-DT_API dt_score dt_net_score(const dt_net *net) { DTI_NEED(net, "net", ((dt_score){ 0, 0, 0 })); return net->score; }
+DT_API size_t dt_net_bytes(const dt_net *net) {
+    DTI_NEED(net, "net", 0);
+    return net->bytes + sizeof *net;
+}
+DT_API dt_score dt_net_score(const dt_net *net) {
+    DTI_NEED(net, "net", ((dt_score) { 0, 0, 0 }));
+    return net->score;
+}
 DT_API int dt_net_layers(const dt_net *net) { DTI_NEED(net, "net", 0); return net->list.layers; }
 
-static uint64_t dti_hash_floats(const float *x, size_t n) { return dti_hash_numbers(x, n * sizeof *x, sizeof *x, 0); }
+static uint64_t dti_hash_floats(const float *x, size_t n) {
+    return dti_hash_numbers(x, n * sizeof *x, sizeof *x, 0);
+}
 
-DT_API uint64_t dt_net_hash(const dt_net *net) { return dti_ready(__func__, net) == DT_OK ? dti_hash_floats(net->values, net->count) : 0; }
+DT_API uint64_t dt_net_hash(const dt_net *net) {
+    return dti_ready(__func__, net) == DT_OK ? dti_hash_floats(net->values, net->count) : 0;
+}
 
 DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
     DTI_NEED(net, "net", NULL);
-    return i >= 0 && i < net->params ? &net->param[i] : (dti_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
+    return i >= 0 && i < net->params
+               ? &net->param[i]
+               : (dti_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
 }
 
 DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
@@ -3225,7 +3561,9 @@ static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, in
 static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
     DT_TRY(dti_ready(who, net));
     if (!net->forwarded) return dti_fail(DT_EARG, "%s: dt_forward comes first", who);
-    if (i < 0 || (uint32_t)i >= net->batch.count) return dti_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i, (unsigned)net->batch.count);
+    if (i < 0 || (uint32_t)i >= net->batch.count)
+        return dti_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i,
+                        (unsigned)net->batch.count);
     return out ? DT_OK : dti_fail(DT_EARG, "%s: out must not be NULL", who);
 }
 
@@ -3242,7 +3580,9 @@ DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
     return DT_OK;
 }
 
-static double dti_layer_macs(const dti_layer *l) { return l->class->macs ? l->class->macs(l) : 0.0; }
+static double dti_layer_macs(const dti_layer *l) {
+    return l->class->macs ? l->class->macs(l) : 0.0;
+}
 
 /* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a multiply-add each. */
 DT_API double dt_net_flops(const dt_net *net) {
@@ -3260,8 +3600,11 @@ DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
     DTI_NEED(net, "net", );
     for (int i = 0; i < net->list.layers && used < size; ++i) {
         const dti_layer *l = &net->list.layer[i];
-        used += dti_print(text + used, size - used, "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
-                          l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params, dti_layer_macs(l));
+        used += dti_print(
+            text + used, size - used,
+            "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
+            l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params,
+            dti_layer_macs(l));
     }
 }
 
@@ -3269,15 +3612,19 @@ DT_API dt_err dt_net_profile(dt_net *net, bool on) {
     DT_TRY(dti_ready(__func__, net));
     dti_release(net->layer_seconds);
     net->layer_seconds = NULL;
-    if (on && !(net->layer_seconds = dti_alloc_many((size_t)net->list.layers * 2, sizeof(double)))) return DT_ENOMEM;
+    if (on && !(net->layer_seconds = dti_alloc_many((size_t)net->list.layers * 2, sizeof(double))))
+        return DT_ENOMEM;
     return DT_OK;
 }
 
-DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds, double *backward_seconds) {
+DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,
+                                double *backward_seconds) {
     DTI_NEED(net, "net", NULL);
-    if (i < 0 || i >= net->list.layers) return dti_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
+    if (i < 0 || i >= net->list.layers)
+        return dti_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
     if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
-    if (backward_seconds) *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
+    if (backward_seconds)
+        *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
     return net->list.layer[i].name;
 }
 
@@ -3317,7 +3664,8 @@ DT_API void dt_optimizer_free(dt_optimizer *opt);
 DT_API void dt_optimizer_step(dt_optimizer *opt);              /* values += change(gradients) */
 /* dt_optimizer_change: the step's change without taking it; out [dt_net_count], overwritten. Advances the state. */
 DT_API void dt_optimizer_change(dt_optimizer *opt, float *out);
-DT_API void dt_optimizer_reset(dt_optimizer *opt);             /* forgets momentum and the step count */
+/* forgets momentum and the step count */
+DT_API void dt_optimizer_reset(dt_optimizer *opt);
 DT_API float dt_optimizer_lr(const dt_optimizer *opt);
 DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr);
 DT_API const char *dt_optimizer_name(const dt_optimizer *opt); /* "sgd", "adam" */
@@ -3331,7 +3679,8 @@ enum { DTI_KNOBS = 4, DTI_STATES = 2 };
 typedef struct dti_optimizer_class {
     const char *name;
     int states;              /* vectors of its own, each as long as the parameters */
-    void (*begin)(dt_optimizer *opt); /* before each step, the first one has opt->steps 0; NULL: nothing to do */
+    /* before each step, the first one has opt->steps 0; NULL: nothing to do */
+    void (*begin)(dt_optimizer *opt);
     /* change[i] for the parameters offset .. offset+n-1 */
     void (*change)(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change);
 } dti_optimizer_class;
@@ -3350,26 +3699,40 @@ struct dt_optimizer {
 static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
 
 static dt_err dti_lr_check(const char *name, float lr) {
-    return lr > 0.0f && lr <= FLT_MAX ? DT_OK : dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
+    return lr > 0.0f && lr <= FLT_MAX
+               ? DT_OK
+               : dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
 }
 
-static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr, const float setting[DTI_KNOBS]) {
-    if (!net || !net->list.closed) { dti_fail(DT_EARG, "%s: the net must be built first", class->name); return NULL; }
+static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr,
+                                       const float setting[DTI_KNOBS]) {
+    if (!net || !net->list.closed) {
+        dti_fail(DT_EARG, "%s: the net must be built first", class->name);
+        return NULL;
+    }
     if (dti_ready(class->name, net) != DT_OK) return NULL;
     if (dti_lr_check(class->name, lr) != DT_OK) return NULL;
-    const size_t head = dti_round_up(sizeof(dt_optimizer), 64), vector = dti_round_up(net->trained * sizeof(float), 64);
+    const size_t head = dti_round_up(sizeof(dt_optimizer), 64),
+                 vector = dti_round_up(net->trained * sizeof(float), 64);
     char *block = dti_alloc(dti_plus(head, dti_times(vector, (size_t)class->states)));
     if (!block) return NULL;
     dt_optimizer *opt = (dt_optimizer *)(void *)block;
     *opt = (dt_optimizer){ .class = class, .lr = lr, .values = net->values, .gradients = net->grad, .count = net->trained };
     memcpy(opt->setting, setting, sizeof opt->setting);
-    for (int i = 0; i < class->states; ++i) opt->state[i] = (float *)(void *)(block + head + vector * (size_t)i);
+    for (int i = 0; i < class->states; ++i)
+        opt->state[i] = (float *)(void *)(block + head + vector * (size_t)i);
     return opt;
 }
 
 DT_API void dt_optimizer_free(dt_optimizer *opt) { dti_release(opt); }
-DT_API float dt_optimizer_lr(const dt_optimizer *opt) { DTI_NEED(opt, "opt", 0.0f); return opt->lr; }
-DT_API const char *dt_optimizer_name(const dt_optimizer *opt) { DTI_NEED(opt, "opt", "?"); return opt->class->name; }
+DT_API float dt_optimizer_lr(const dt_optimizer *opt) {
+    DTI_NEED(opt, "opt", 0.0f);
+    return opt->lr;
+}
+DT_API const char *dt_optimizer_name(const dt_optimizer *opt) {
+    DTI_NEED(opt, "opt", "?");
+    return opt->class->name;
+}
 
 DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
     DTI_NEED(opt, "opt", DT_EARG);
@@ -3381,7 +3744,8 @@ DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
 DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
     DTI_NEED(opt && net, "opt and net", NULL);
     if (net->trained != opt->count) {
-        dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->count, net->trained);
+        dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->count,
+                 net->trained);
         return NULL;
     }
     return dti_optimizer_new(net, opt->class, opt->lr, opt->setting);
@@ -3389,7 +3753,8 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
 
 DT_API void dt_optimizer_reset(dt_optimizer *opt) {
     DTI_NEED(opt, "opt", );
-    for (int i = 0; i < opt->class->states; ++i) memset(opt->state[i], 0, opt->count * sizeof(float));
+    for (int i = 0; i < opt->class->states; ++i)
+        memset(opt->state[i], 0, opt->count * sizeof(float));
     opt->steps = 0;
 }
 
@@ -3405,8 +3770,14 @@ static void dti_change(dt_optimizer *opt, float *out, bool add) {
     ++opt->steps;
 }
 
-DT_API void dt_optimizer_step(dt_optimizer *opt) { DTI_NEED(opt, "opt", ); dti_change(opt, NULL, true); }
-DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) { DTI_NEED(opt && out, "opt and out", ); dti_change(opt, out, false); }
+DT_API void dt_optimizer_step(dt_optimizer *opt) {
+    DTI_NEED(opt, "opt", );
+    dti_change(opt, NULL, true);
+}
+DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) {
+    DTI_NEED(opt && out, "opt and out", );
+    dti_change(opt, out, false);
+}
 #endif
 
 /* ==== [S9.2] SGD ========================================================== */
@@ -3424,11 +3795,15 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *desc);
 #ifdef DTI_IMPLEMENT
 enum { DTI_SGD_MOMENTUM, DTI_SGD_DAMPENING, DTI_SGD_DECAY, DTI_SGD_NESTEROV };
 
-static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
-    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
+static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n,
+                           float *restrict change) {
+    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
+                          *set = opt->setting;
     float *restrict buf = opt->state[0] + offset;
-    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = set[DTI_SGD_DECAY], keep = 1.0f - set[DTI_SGD_DAMPENING];
-    const bool first = opt->steps == 0, nesterov = set[DTI_SGD_NESTEROV] > 0.0f, plain = !(mu > 0.0f);
+    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = set[DTI_SGD_DECAY],
+                keep = 1.0f - set[DTI_SGD_DAMPENING];
+    const bool first = opt->steps == 0, nesterov = set[DTI_SGD_NESTEROV] > 0.0f,
+               plain = !(mu > 0.0f);
     for (size_t i = 0; i < n; ++i) {
         float g = grad[i] + wd * w[i];
         float b = first ? g : mu * buf[i] + keep * g;
@@ -3438,12 +3813,17 @@ static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n, flo
     }
 }
 
-static const dti_optimizer_class dti_sgd_class = { .name = "sgd", .states = 1, .change = dti_sgd_change };
+static const dti_optimizer_class dti_sgd_class = { .name = "sgd",
+                                                   .states = 1,
+                                                   .change = dti_sgd_change };
 
 DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
     DTI_NEED(d, "desc", NULL);
-    if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) || !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
-        dti_fail(DT_EARG, "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening at most 1",
+    if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) ||
+        !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
+        dti_fail(DT_EARG,
+                 "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening "
+                 "at most 1",
                  (double)d->momentum, (double)d->dampening, (double)d->weight_decay);
         return NULL;
     }
@@ -3472,14 +3852,20 @@ DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
 enum { DTI_ADAM_BETA1, DTI_ADAM_BETA2, DTI_ADAM_EPS, DTI_ADAM_DECAY };
 
 static void dti_adam_begin(dt_optimizer *opt) {
-    for (int i = 0; i < 2; ++i) opt->power[i] = (opt->steps ? opt->power[i] : 1.0) * (double)opt->setting[DTI_ADAM_BETA1 + i];
+    for (int i = 0; i < 2; ++i)
+        opt->power[i] =
+            (opt->steps ? opt->power[i] : 1.0) * (double)opt->setting[DTI_ADAM_BETA1 + i];
 }
 
-static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change) {
-    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset, *set = opt->setting;
+static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n,
+                            float *restrict change) {
+    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
+                          *set = opt->setting;
     float *restrict m = opt->state[0] + offset, *restrict v = opt->state[1] + offset;
-    const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS], wd = set[DTI_ADAM_DECAY];
-    const float rate = (float)((double)opt->lr / (1.0 - opt->power[0])), root = (float)(1.0 / sqrt(1.0 - opt->power[1]));
+    const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS],
+                wd = set[DTI_ADAM_DECAY];
+    const float rate = (float)((double)opt->lr / (1.0 - opt->power[0])),
+                root = (float)(1.0 / sqrt(1.0 - opt->power[1]));
     for (size_t i = 0; i < n; ++i) {
         float g = grad[i] + wd * w[i];
         m[i] = b1 * m[i] + (1.0f - b1) * g;
@@ -3490,12 +3876,17 @@ static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n, fl
     for (size_t i = 0; i < n; ++i) change[i] = -rate * m[i] / (change[i] * root + eps);
 }
 
-static const dti_optimizer_class dti_adam_class = { .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change };
+static const dti_optimizer_class dti_adam_class = {
+    .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change
+};
 
 DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
     DTI_NEED(d, "desc", NULL);
-    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f && d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
-        dti_fail(DT_EARG, "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight decay >= 0",
+    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f &&
+          d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
+        dti_fail(DT_EARG,
+                 "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, "
+                 "weight decay >= 0",
                  (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
         return NULL;
     }
@@ -4354,22 +4745,26 @@ DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
 
 /* The score and a wish to stop, behind the gradient in the same message. */
 static void dti_attach_score(dt_net *net, bool stop) {
-    const int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
+    const int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count,
+                                      stop };
     for (int i = 0; i < DTI_SCORE; ++i)
-        if (net->desc.float_sums) net->grad[net->trained + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
+        if (net->desc.float_sums)
+            net->grad[net->trained + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
         else net->fixed[net->trained + (size_t)i] = slot[i];
 }
 
 static bool dti_detach_score(dt_net *net) {
     int64_t slot[DTI_SCORE];
     for (int i = 0; i < DTI_SCORE; ++i)
-        slot[i] = net->desc.float_sums ? (int64_t)(net->grad[net->trained + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
-                                       : net->fixed[net->trained + (size_t)i];
+        slot[i] = net->desc.float_sums
+                      ? (int64_t)(net->grad[net->trained + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
+                      : net->fixed[net->trained + (size_t)i];
     net->score = (dt_score){ slot[0], slot[1], slot[2] };
     return slot[3] > 0;
 }
 
-static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from, size_t to, dt_request *request) {
+static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from,
+                            size_t to, dt_request *request) {
     dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
     if (net->desc.float_sums) { desc.buf = net->grad + from; desc.type = DT_F32; }
     else { desc.buf = net->fixed + from; desc.type = DT_I64; }
@@ -4390,16 +4785,20 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
 }
 
 /* A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is allowed. */
-static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish, bool *stop) {
+static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish,
+                                     bool *stop) {
     const int ranks = dt_comm_size(comm);
     if (stop) *stop = wish;
     if (ranks == 1) return DT_OK;
     memset(net->fixed, 0, net->count * sizeof(int64_t));
     net->fixed[net->count] = wish;
     size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
-    if (at < net->count) return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at, (double)net->values[at]);
+    if (at < net->count)
+        return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at,
+                        (double)net->values[at]);
     DT_TRY(dt_allreduce(comm, net->fixed, net->count + 1, DT_I64, DT_SUM, algorithm));
-    for (size_t i = 0; i < net->count; ++i) net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
+    for (size_t i = 0; i < net->count; ++i)
+        net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
     if (stop) *stop = net->fixed[net->count] > 0;
     return DT_OK;
 }
@@ -4438,7 +4837,10 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     dt_err error = DT_OK;
     const uint64_t rows = dt_hash(&batch, sizeof batch, dti_data_hash(data));
     if (ranks > 1) DT_TRY(dt_comm_same(comm, "the data to evaluate, or their batches", rows));
-    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = batch, .rank = comm ? dt_comm_rank(comm) : 0, .size = ranks }));
+    DT_TRY(dt_batches_init(&it, data,
+                           &(dt_batches_desc) { .per_rank_batch = batch,
+                                                .rank = comm ? dt_comm_rank(comm) : 0,
+                                                .size = ranks }));
     net->training = false;
     dt_comm_phase(comm, "evaluating");
     for (dt_batch b; error == DT_OK && dt_batches_next(&it, &b);) {
@@ -4462,9 +4864,11 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(comm, "comm", DT_EARG);
     const dt_err error = dt_comm_same(comm, "parameters", dt_net_hash(net));
-    for (int i = 0; i < net->params && error == DT_ECOMM; ++i) { /* every rank has met it, so all look for the tensor together */
+    /* every rank has met it, so all look for the tensor together */
+    for (int i = 0; i < net->params && error == DT_ECOMM; ++i) {
         const dt_param *p = &net->param[i];
-        DT_TRY(dt_comm_same(comm, p->name, dti_hash_floats(p->value.data, dt_tensor_count(&p->value))));
+        DT_TRY(dt_comm_same(comm, p->name,
+                            dti_hash_floats(p->value.data, dt_tensor_count(&p->value))));
     }
     return error;
 }
@@ -4481,21 +4885,27 @@ typedef struct dt_progress {
     uint32_t step, steps;      /* in this epoch, from 1 */
     double seconds;            /* of training since the start */
     uint64_t samples;          /* by all workers since the start, as far as this worker knows */
-    dt_score score;            /* of this epoch so far: all ranks' under synchronous SGD, this worker's own else */
+    /* of this epoch so far: all ranks' under synchronous SGD, this worker's own else */
+    dt_score score;
     bool epoch_ended;
 } dt_progress;
 
 typedef struct dt_train_desc {
     const dt_dataset *data;
     int epochs;
-    uint32_t batch;            /* samples a step over all ranks (Hogwild: samples a worker's step) */
+    /* samples a step over all ranks (Hogwild: samples a worker's step) */
+    uint32_t batch;
     uint64_t seed;             /* of shuffling and partition */
     dt_algorithm algorithm;    /* of the sums of gradients, and of PSGD's averages; DT_AUTO is 0 */
-    size_t bucket_bytes;       /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
-    uint32_t check_every;      /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
-    bool pin;                  /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
+    /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
+    size_t bucket_bytes;
+    /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
+    uint32_t check_every;
+    /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
+    bool pin;
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
-    bool (*on_step)(const dt_progress *progress, void *user); /* false asks to stop; NULL is allowed */
+    /* false asks to stop; NULL is allowed */
+    bool (*on_step)(const dt_progress *progress, void *user);
     void *user;
 } dt_train_desc;
 
@@ -4504,7 +4914,8 @@ typedef struct dt_train_desc {
 typedef struct dt_train_result {
     double seconds;            /* the slowest worker's, training alone */
     uint64_t samples;          /* trained on by all workers together */
-    dt_score score;            /* of the last epoch, all workers', as seen while training (dropout on) */
+    /* of the last epoch, all workers', as seen while training (dropout on) */
+    dt_score score;
     int epochs;                /* ended */
     double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
     bool stopped;              /* on_step asked to */
@@ -4512,32 +4923,50 @@ typedef struct dt_train_result {
 #endif
 
 #ifdef DTI_IMPLEMENT
-static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt, const dt_train_desc *d) {
+static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
+                              const dt_train_desc *d) {
     DT_TRY(dti_ready(who, net));
     if (!opt || !d) return dti_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
-    if (opt->values != net->values) return dti_fail(DT_EARG, "%s: the optimizer was made for another net", who);
+    if (opt->values != net->values)
+        return dti_fail(DT_EARG, "%s: the optimizer was made for another net", who);
     if (d->epochs < 1) return dti_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
-    if (d->batch < 1) return dti_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
+    if (d->batch < 1)
+        return dti_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
     DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
     return dti_check_data("training", net, d->data);
 }
 
 /* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
-static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d) {
-    const uint64_t settings[] = { net->desc.seed, net->desc.float_sums, net->desc.direct, net->count, (uint64_t)net->list.layers, d->seed, d->batch,
-                                  (uint64_t)d->epochs, d->average_every, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm };
+static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
+                              const dt_train_desc *d) {
+    const uint64_t settings[] = { net->desc.seed,
+                                  net->desc.float_sums,
+                                  net->desc.direct,
+                                  net->count,
+                                  (uint64_t)net->list.layers,
+                                  d->seed,
+                                  d->batch,
+                                  (uint64_t)d->epochs,
+                                  d->average_every,
+                                  d->check_every,
+                                  d->bucket_bytes,
+                                  (uint64_t)d->algorithm };
     const char *name = opt->class->name;
-    uint64_t optimizer = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
+    uint64_t optimizer =
+        dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
     optimizer = dt_hash(name, strlen(name), optimizer);
-    DT_TRY(dt_comm_same(comm, "the build, or how it rounds", dti_build_hash() ^ dti_arithmetic_hash()));
+    DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
+                        dti_build_hash() ^ dti_arithmetic_hash()));
     DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
-    return dt_comm_same(comm, "the settings of training", dt_hash(settings, sizeof settings, optimizer));
+    return dt_comm_same(comm, "the settings of training",
+                        dt_hash(settings, sizeof settings, optimizer));
 }
 
 typedef struct dti_training dti_training;
 
 typedef struct dti_method {
-    bool meets;                /* ranks begin and end each epoch together, and it took as long as the slowest one */
+    /* ranks begin and end each epoch together, and it took as long as the slowest one */
+    bool meets;
     /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided that training ends. */
     dt_err (*step)(dti_training *run, const dt_batch *batch);
     /* on_step has asked to stop: sets run->stop where this rank may end by itself; else the wish travels with a later step. */
@@ -4559,7 +4988,9 @@ struct dti_training {
     bool wish, stop;           /* on_step has asked to stop; training does */
 };
 
-static bool dti_tell(const dt_train_desc *d, const dt_progress *p) { return !d->on_step || d->on_step(p, d->user); }
+static bool dti_tell(const dt_train_desc *d, const dt_progress *p) {
+    return !d->on_step || d->on_step(p, d->user);
+}
 
 /* Forward and backward on this rank's batch. */
 static dt_err dti_gradient(dt_net *net, const dt_batch *batch) {
@@ -4588,9 +5019,11 @@ static dt_err dti_run_epoch(dti_training *run) {
     }
     if (run->method->epoch_end) DT_TRY(run->method->epoch_end(run));
     double end[2] = { dt_now() - start, run->stop };
-    if (run->method->meets && dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, end, 2, DT_F64, DT_MAX, DT_AUTO));
+    if (run->method->meets && dt_comm_size(run->comm) > 1)
+        DT_TRY(dt_allreduce(run->comm, end, 2, DT_F64, DT_MAX, DT_AUTO));
     run->stop = end[1] > 0.0;
-    if (run->result->epochs < DT_MAX_EPOCHS_KEPT) run->result->epoch_seconds[run->result->epochs] = end[0];
+    if (run->result->epochs < DT_MAX_EPOCHS_KEPT)
+        run->result->epoch_seconds[run->result->epochs] = end[0];
     run->result->seconds += end[0];
     ++run->result->epochs;
     return DT_OK;
@@ -4625,7 +5058,8 @@ static dt_err dti_run_epochs(dti_training *run) {
 #ifdef DTI_DECLARE
 /* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not finite, DT_ECOMM if
    ranks fail or differ. Broadcasts rank 0's parameters first. */
-DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
+DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm,
+                            const dt_train_desc *desc, dt_train_result *result);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -4654,7 +5088,8 @@ static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
     (void)count;
     b->low = offset;
     if ((b->high - b->low) * unit >= b->floor && b->started < 31) return dti_bucket_start(b);
-    return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK; /* moves all of them on */
+    /* moves all of them on */
+    return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK;
 }
 
 static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
@@ -4671,7 +5106,10 @@ static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
 static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *stop) {
     dt_net *net = run->net;
     const bool alone = dt_comm_size(run->comm) == 1;
-    dti_buckets b = { .net = net, .comm = run->comm, .algorithm = run->d->algorithm, .high = net->trained + DTI_SCORE,
+    dti_buckets b = { .net = net,
+                      .comm = run->comm,
+                      .algorithm = run->d->algorithm,
+                      .high = net->trained + DTI_SCORE,
                       .floor = run->d->bucket_bytes ? run->d->bucket_bytes : DT_BUCKET_BYTES };
     const double start = dt_now();
     DT_TRY(dt_net_load(net, batch));
@@ -4701,11 +5139,17 @@ static dt_err dti_sync_step(dti_training *run, const dt_batch *batch) {
     return (run->p.step + 1) % every == 0 ? dt_check_replicas(run->net, run->comm) : DT_OK;
 }
 
-static void dti_sync_wished(dti_training *run) { run->stop = run->stop || dt_comm_size(run->comm) == 1; }
+static void dti_sync_wished(dti_training *run) {
+    run->stop = run->stop || dt_comm_size(run->comm) == 1;
+}
 
-static dt_err dti_sync_epoch_end(dti_training *run) { return dt_check_replicas(run->net, run->comm); }
+static dt_err dti_sync_epoch_end(dti_training *run) {
+    return dt_check_replicas(run->net, run->comm);
+}
 
-static const dti_method dti_sync = { .meets = true, .step = dti_sync_step, .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end };
+static const dti_method dti_sync = {
+    .meets = true, .step = dti_sync_step, .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end
+};
 
 /* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
    five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
@@ -4722,7 +5166,8 @@ static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bo
     uint32_t all[MOST], load[MOST] = { 0 };
     *placed = false;
     if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
-    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };     /* the largest ~x is ~ of the smallest x */
+    /* the largest ~x is ~ of the smallest x */
+    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };
     DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
     if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
     DT_TRY(dt_allgather(comm, &work, sizeof work, all));
@@ -4744,10 +5189,13 @@ static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bo
 }
 
 static dt_err dti_sync_run(dti_training *run) {
-    const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank, size = run->it.size;
+    const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank,
+                   size = run->it.size;
     dti_cpus allowed;
     bool placed = false;
-    dt_err error = dti_take_place(run->comm, (uint32_t)((rank + 1) * groups / size - rank * groups / size), &allowed, &placed);
+    dt_err error =
+        dti_take_place(run->comm, (uint32_t)((rank + 1) * groups / size - rank * groups / size),
+                       &allowed, &placed);
     if (error == DT_OK) error = dti_run_epochs(run);
     if (placed) {
         dti_move(run->comm, 0, 1 + dt_cores());
@@ -4756,15 +5204,22 @@ static dt_err dti_sync_run(dti_training *run) {
     return error;
 }
 
-DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
-    dti_training run = { .method = &dti_sync, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
+DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d,
+                            dt_train_result *result) {
+    dti_training run = {
+        .method = &dti_sync, .net = net, .opt = opt, .comm = comm, .d = d, .result = result
+    };
     DTI_NEED(comm && result, "comm and result", DT_EARG);
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
-    DT_TRY(dt_batches_init(&run.it, d->data, &(dt_batches_desc){ .global_batch = d->batch, .rank = dt_comm_rank(comm),
-                           .size = dt_comm_size(comm), .seed = d->seed, .shuffle = true }));
+    DT_TRY(dt_batches_init(&run.it, d->data,
+                           &(dt_batches_desc) { .global_batch = d->batch,
+                                                .rank = dt_comm_rank(comm),
+                                                .size = dt_comm_size(comm),
+                                                .seed = d->seed,
+                                                .shuffle = true }));
     run.p = (dt_progress){ .epochs = d->epochs, .steps = run.it.steps };
     dt_err error = dti_sync_run(&run);
     dt_batches_free(&run.it);
@@ -4782,29 +5237,41 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    A rank's batch is batch/ranks rounded up to whole lane groups, because a
    group that is part empty costs what a full one costs. */
 #ifdef DTI_DECLARE
-DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc, dt_train_result *result);
-DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks); /* samples of one rank's step; 0 if there are no ranks */
+DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm,
+                            const dt_train_desc *desc, dt_train_result *result);
+/* samples of one rank's step; 0 if there are no ranks */
+DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks);
 #endif
 
 #ifdef DTI_IMPLEMENT
 DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
     if (ranks < 1) return dti_fail(DT_EARG, "dt_psgd_batch: %d ranks; needs at least 1", ranks), 0;
     const uint32_t share = batch / (uint32_t)ranks + (batch % (uint32_t)ranks != 0);
-    return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES; /* of two ranks or more: at most 2^31 */
+    /* of two ranks or more: at most 2^31 */
+    return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES;
 }
 
 /* This worker's share of the data as its batches; *index, which they read, is given back by dti_share_end. */
-static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int workers, uint32_t **index) {
+static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int workers,
+                              uint32_t **index) {
     const dt_dataset *data = run->d->data;
     const uint32_t n = data->count, k = (uint32_t)workers;
-    if (n < k) return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n, workers);
+    if (n < k)
+        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n,
+                        workers);
     if (!(*index = dti_alloc_many(dti_plus(n, (size_t)k + 1), sizeof **index))) return DT_ENOMEM;
-    uint32_t *start = *index + n; /* one permutation of all rows, and behind it where each worker's begin */
+    /* one permutation of all rows, and behind it where each worker's begin */
+    uint32_t *start = *index + n;
     dt_err error = dt_partition(*index, start, NULL, k, n, run->d->seed);
     if (error == DT_OK)
-        error = dt_batches_init(&run->it, data, &(dt_batches_desc){ .global_batch = batch, .size = 1,
-                                .seed = run->d->seed + (uint64_t)worker, .shuffle = true, .subset = *index + start[worker],
-                                .subset_count = start[worker + 1] - start[worker] });
+        error = dt_batches_init(
+            &run->it, data,
+            &(dt_batches_desc) { .global_batch = batch,
+                                 .size = 1,
+                                 .seed = run->d->seed + (uint64_t)worker,
+                                 .shuffle = true,
+                                 .subset = *index + start[worker],
+                                 .subset_count = start[worker + 1] - start[worker] });
     if (error != DT_OK) dti_release(*index);
     const uint32_t most = n / k + (n % k != 0); /* the largest share's */
     run->p = (dt_progress){ .epochs = run->d->epochs, .steps = most / batch + (most % batch != 0) };
@@ -4825,12 +5292,17 @@ static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
         dt_optimizer_step(run->opt);
     }
     const uint64_t steps = (uint64_t)run->p.epoch * run->p.steps + run->p.step + 1;
-    return every && steps % every == 0 ? dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish, &run->stop) : DT_OK;
+    return every && steps % every == 0
+               ? dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish,
+                                        &run->stop)
+               : DT_OK;
 }
 
 static void dti_psgd_wished(dti_training *run) { run->stop = run->stop || !run->d->average_every; }
 
-static const dti_method dti_psgd = { .meets = true, .step = dti_psgd_step, .wished = dti_psgd_wished };
+static const dti_method dti_psgd = { .meets = true,
+                                     .step = dti_psgd_step,
+                                     .wished = dti_psgd_wished };
 
 /* The last average; and the scores and samples of all ranks together. */
 static dt_err dti_psgd_end(dti_training *run) {
@@ -4838,15 +5310,20 @@ static dt_err dti_psgd_end(dti_training *run) {
     dt_train_result *result = run->result;
     DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, false, NULL));
     result->seconds += dt_now() - start;
-    int64_t sums[4] = { result->score.loss_fixed, result->score.correct, result->score.count, (int64_t)result->samples };
-    if (dt_comm_size(run->comm) > 1) DT_TRY(dt_allreduce(run->comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
+    int64_t sums[4] = { result->score.loss_fixed, result->score.correct, result->score.count,
+                        (int64_t)result->samples };
+    if (dt_comm_size(run->comm) > 1)
+        DT_TRY(dt_allreduce(run->comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
     result->score = (dt_score){ sums[0], sums[1], sums[2] };
     result->samples = (uint64_t)sums[3];
     return dt_check_replicas(run->net, run->comm);
 }
 
-DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d, dt_train_result *result) {
-    dti_training run = { .method = &dti_psgd, .net = net, .opt = opt, .comm = comm, .d = d, .result = result };
+DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d,
+                            dt_train_result *result) {
+    dti_training run = {
+        .method = &dti_psgd, .net = net, .opt = opt, .comm = comm, .d = d, .result = result
+    };
     const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
     uint32_t *index = NULL;
     DTI_NEED(comm && result, "comm and result", DT_EARG);
@@ -4887,16 +5364,18 @@ typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt
 #define DT_STALENESS_BINS 64
 typedef struct dt_hogwild_result {
     dt_train_result train;
-    uint64_t staleness[DT_STALENESS_BINS]; /* steps by the number of others' steps in between; the last bin: that or more */
+    /* steps by the number of others' steps in between; the last bin: that or more */
+    uint64_t staleness[DT_STALENESS_BINS];
     double worker_seconds[64];             /* of the first 64 workers */
 } dt_hogwild_result;
 
 /* dt_train_hogwild: `workers` threads, each on 1/workers of the data with its own clone of net and optimizer. The
    result ends in net. desc->batch is one worker's. on_step is called by worker 0 alone. */
-DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *desc, dt_hogwild_result *result);
+DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers,
+                               const dt_train_desc *desc, dt_hogwild_result *result);
 /* The same with a chosen way of sharing; dt_train_hogwild is DT_SHARE_FREE. */
-DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *desc,
-                              dt_hogwild_result *result);
+DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing,
+                              const dt_train_desc *desc, dt_hogwild_result *result);
 #endif
 #endif
 
@@ -4990,8 +5469,11 @@ static dt_err dti_averaged_epoch_end(dti_training *run) {
     return dti_average_parameters(run->net, run->comm, DT_AUTO, run->stop, &run->stop);
 }
 
-static const dti_method dti_hogwild_free = { .step = dti_hogwild_step, .wished = dti_hogwild_wished };
-static const dti_method dti_hogwild_averaged = { .step = dti_hogwild_step, .wished = dti_hogwild_wished, .epoch_end = dti_averaged_epoch_end };
+static const dti_method dti_hogwild_free = { .step = dti_hogwild_step,
+                                             .wished = dti_hogwild_wished };
+static const dti_method dti_hogwild_averaged = { .step = dti_hogwild_step,
+                                                 .wished = dti_hogwild_wished,
+                                                 .epoch_end = dti_averaged_epoch_end };
 
 /* on_step is called by worker 0 alone, and told what all have done, as far as it can know. */
 static bool dti_hogwild_tell(const dt_progress *p, void *user) {
@@ -5009,7 +5491,8 @@ static dt_err dti_worker_begin(dti_worker *w, dti_hogwild *h, dt_comm *comm, uin
     w->d.on_step = first && h->d->on_step ? dti_hogwild_tell : NULL;
     w->d.user = w;
     *run = (dti_training){ .method = averaged ? &dti_hogwild_averaged : &dti_hogwild_free, .own = w, .comm = comm, .d = &w->d, .result = &w->result };
-    if (!(run->net = dt_net_clone(h->net)) || !(run->opt = dt_optimizer_clone(h->opt, run->net))) return DT_ENOMEM;
+    if (!(run->net = dt_net_clone(h->net)) || !(run->opt = dt_optimizer_clone(h->opt, run->net)))
+        return DT_ENOMEM;
     if (!(w->change = dti_alloc((run->net->trained + 1) * sizeof(float)))) return DT_ENOMEM;
     return dti_share_begin(run, h->d->batch, dt_comm_rank(comm), dt_comm_size(comm), index);
 }
@@ -5018,7 +5501,8 @@ static void dti_worker_end(dti_worker *w, uint32_t *index) {
     dti_share_end(&w->run, index);
     dti_release(w->change);
     dt_optimizer_free(w->run.opt);
-    if (dt_comm_rank(w->run.comm) > 0) dt_net_free(w->run.net); /* worker 0's brings the averaged values back */
+    /* worker 0's brings the averaged values back */
+    if (dt_comm_rank(w->run.comm) > 0) dt_net_free(w->run.net);
 }
 
 static dt_err dti_worker_run(dti_worker *w) {
@@ -5028,11 +5512,12 @@ static dt_err dti_worker_run(dti_worker *w) {
     if (pinned) dti_pin(&allowed, dt_comm_rank(comm) % dt_cores()); /* the cache stays warm */
     dt_err error = dt_barrier(comm);                                /* start together */
     if (error == DT_OK) error = dti_run_epochs(&w->run);
-    if (pinned) (void)dti_cpus_set(&allowed);                       /* worker 0 is the caller's thread */
+    /* worker 0 is the caller's thread */
+    if (pinned) (void)dti_cpus_set(&allowed);
     if (error == DT_OK) return DT_OK;
     atomic_store(&w->shared->stop, true);
-    return dti_fail(error, "Hogwild worker %d, epoch %d, step %u: %s", dt_comm_rank(comm), w->run.p.epoch,
-                    (unsigned)w->run.p.step, dt_error());
+    return dti_fail(error, "Hogwild worker %d, epoch %d, step %u: %s", dt_comm_rank(comm),
+                    w->run.p.epoch, (unsigned)w->run.p.step, dt_error());
 }
 
 static dt_err dti_worker_main(dt_comm *comm, void *shared) {
@@ -5055,13 +5540,15 @@ static void dti_hogwild_collect(dt_hogwild_result *result, const dti_hogwild *h,
         dt_score_add(&t->score, &w->result.score);
         for (int b = 0; b < DT_STALENESS_BINS; ++b) result->staleness[b] += w->staleness[b];
         for (int e = 0; e < DT_MAX_EPOCHS_KEPT; ++e)
-            if (w->result.epoch_seconds[e] > t->epoch_seconds[e]) t->epoch_seconds[e] = w->result.epoch_seconds[e];
+            if (w->result.epoch_seconds[e] > t->epoch_seconds[e])
+                t->epoch_seconds[e] = w->result.epoch_seconds[e];
     }
     t->epochs = h->worker[0].result.epochs;
     t->stopped = h->worker[0].result.stopped;
 }
 
-static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h, dt_hogwild_result *result) {
+static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h,
+                                dt_hogwild_result *result) {
     const size_t bytes = net->trained * sizeof(float);
     h->pairs = (net->trained + 1) / 2;
     h->worker = dti_alloc((size_t)workers * sizeof *h->worker);
@@ -5070,23 +5557,27 @@ static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h, dt_hog
     memcpy((void *)(uintptr_t)h->values, net->values, bytes); /* no thread runs yet */
     DT_TRY(dt_run_ranks(workers, dti_worker_main, h));
     const bool averaged = h->sharing == DT_SHARE_AVERAGED;
-    memcpy(net->values, averaged ? h->worker[0].run.net->values : (const float *)(uintptr_t)h->values, bytes);
+    memcpy(net->values,
+           averaged ? h->worker[0].run.net->values : (const float *)(uintptr_t)h->values, bytes);
     dti_hogwild_collect(result, h, workers);
     return DT_OK;
 }
 
-DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing, const dt_train_desc *d,
-                              dt_hogwild_result *result) {
+DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers, dt_sharing sharing,
+                              const dt_train_desc *d, dt_hogwild_result *result) {
     dti_hogwild h = { .net = net, .opt = opt, .d = d, .sharing = sharing };
     DTI_NEED(result, "result", DT_EARG);
     memset(result, 0, sizeof *result);
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
-    if (workers < 1 || workers > 1024) return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
+    if (workers < 1 || workers > 1024)
+        return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
     if (d->batch > (uint32_t)net->max_groups * DT_LANES)
-        return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch, net->max_groups * DT_LANES);
+        return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch,
+                        net->max_groups * DT_LANES);
     if (d->data->count < (uint32_t)workers)
-        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)d->data->count, workers);
+        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers",
+                        (unsigned)d->data->count, workers);
     if (pthread_mutex_init(&h.lock, NULL)) return dti_fail(DT_ENOMEM, "Hogwild: no lock");
     dt_err error = dti_hogwild_train(net, workers, &h, result);
     pthread_mutex_destroy(&h.lock);
@@ -5096,7 +5587,8 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
     return error;
 }
 
-DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers, const dt_train_desc *d, dt_hogwild_result *result) {
+DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers,
+                               const dt_train_desc *d, dt_hogwild_result *result) {
     return dt_train_shared(net, opt, workers, DT_SHARE_FREE, d, result);
 }
 #endif
@@ -5112,11 +5604,14 @@ DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
     DTI_NEED(text || size == 0, "text", );
     if (size) text[0] = '\0';
     DTI_NEED(p, "progress", );
-    double done = p->epochs > 0 ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs : 0.0;
+    double done = p->epochs > 0
+                      ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs
+                      : 0.0;
     double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
-    dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left", p->epoch + 1, p->epochs,
-              (unsigned)p->step, (unsigned)p->steps, dt_score_loss(&p->score),
-              p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0, left);
+    dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left",
+              p->epoch + 1, p->epochs, (unsigned)p->step, (unsigned)p->steps,
+              dt_score_loss(&p->score), p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0,
+              left);
 }
 #endif
 

@@ -224,7 +224,7 @@ differs "with --epochs 1 surplus, rank 0 with --epochs 1" ch12 --epochs 1 surplu
 differs "with --lr 0.1, rank 0 without it" ch08 --epochs 1 --lr 0.1
 #   what may differ: how a rank waits, and which cores it may use
 for how in "DTRAIN_PLACE=off" "DTRAIN_WAIT=sleep" "DTRAIN_WATCH=off" "taskset -c 0"; do
-    other=$dir/other.csv # of another number of cores, perhaps
+    other=$dir/elsewhere.csv # of another number of cores, perhaps
     rm -f "$other"
     launch 1 env $how "$ch12" --epochs 2 --seed 5 --csv "$other" : -n 2 "$ch12" --epochs 2 --seed 5 --csv "$other"
     if [ $code -eq 0 ] && [ "$(tail -n 1 "$other" | cut -d, -f12)" = "$together" ]; then good; else bad "$how on one rank of three: exit code $code"; fi
