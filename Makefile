@@ -67,13 +67,14 @@ $(PRIVATES): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chap
 	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
 
 # ---- WebAssembly: the chapters that need one core and no more. Debian: wasi-libc libclang-rt-14-dev-wasm32 lld, and nodejs,
-# ---- which runs them: node tests/wasi.mjs ./ch03 --quick
+# ---- which runs them: node --no-turbo-fast-api-calls tests/wasi.mjs ./ch03 --quick
 ALONE    = ch01 ch02 ch03 ch04 ch05 ch06
 WASM_CC  = clang --target=wasm32-wasi --sysroot=/usr
 WASM     = -std=c11 -D_DEFAULT_SOURCE -O3 -msimd128 -ffp-contract=off $(WARN) -DDTRAIN_WITH_CHARTS
 #   ch04 measures the computing time of its process, which is here the time that passes
 WASM    += -D_WASI_EMULATED_PROCESS_CLOCKS
-WASM_LIB = -lm -lwasi-emulated-process-clocks
+#   a stack as large as Linux gives, instead of 64 KiB; and first in memory, where one that is too small ends the program
+WASM_LIB = -lm -lwasi-emulated-process-clocks -Wl,-z,stack-size=8388608 -Wl,--stack-first
 
 wasm: $(patsubst %,build/wasm/%.wasm,$(ALONE))
 

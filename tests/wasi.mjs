@@ -1,8 +1,9 @@
 // Runs a chapter that `make wasm` has built, as if it were the program of that name:
 //
-//   node tests/wasi.mjs ./ch03 --quick       runs build/wasm/ch03.wasm
+//   node --no-turbo-fast-api-calls tests/wasi.mjs ./ch03 --quick       runs build/wasm/ch03.wasm
 //
-// It sees this folder and the one for temporary files, and ends with the program's code.
+// It sees this folder and the one for temporary files, and ends with the program's code. Without that option Node 20 and
+// 22 crash when a program has run long enough to be optimised (github.com/nodejs/node/issues/53087).
 import { readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename } from 'node:path';
