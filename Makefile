@@ -35,7 +35,8 @@ help:
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
-	@echo "make doctor        how MPI jobs start here      make clean"
+	@echo "make doctor        how MPI jobs start here      make wasm        chapters 1 to 6 as WebAssembly"
+	@echo "make clean"
 
 all: $(CHAPTERS) $(EXAMPLES)
 

@@ -3551,7 +3551,8 @@ DT_API void dt_comm_free(dt_comm *comm);
 DT_API int dt_comm_rank(const dt_comm *comm);                    /* 0 .. size-1 */
 DT_API int dt_comm_size(const dt_comm *comm);
 DT_API int dt_comm_hosts(const dt_comm *comm);                   /* on how many machines the ranks are */
-DT_API const char *dt_comm_host(const dt_comm *comm, int rank);  /* the machine's name on which that rank runs */
+DT_API const char *dt_comm_host(const dt_comm *comm, int rank);  /* the machine's name on which that rank runs; "localhost" in a
+                                                                    build without MPI and threads */
 DT_API const char *dt_comm_backend_name(const dt_comm *comm);    /* "alone", "threads", "MPI" */
 
 /* Ends the whole job: under MPI every process stops, and mpiexec does not end with 0; under threads every rank that
