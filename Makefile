@@ -35,7 +35,8 @@ help:
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
-	@echo "make doctor        how MPI jobs start here      make clean"
+	@echo "make doctor        how MPI jobs start here      make wasm        chapters 1 to 6 as WebAssembly"
+	@echo "make clean"
 
 all: $(CHAPTERS) $(EXAMPLES)
 
@@ -65,6 +66,29 @@ $(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.
 #      these look at the header's inside, and so compile it with themselves
 $(PRIVATES): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chapters/output.h dtrain.h build/flags
 	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
+
+# ---- WebAssembly: the chapters that need one core and no more. Debian: wasi-libc libclang-rt-14-dev-wasm32 lld, and nodejs,
+# ---- which runs them: node --no-turbo-fast-api-calls tests/wasi.mjs ./ch03 --quick
+ALONE    = ch01 ch02 ch03 ch04 ch05 ch06
+WASM_CC  = clang --target=wasm32-wasi --sysroot=/usr
+WASM     = -std=c11 -D_DEFAULT_SOURCE -O3 -msimd128 -ffp-contract=off $(WARN) -DDTRAIN_WITH_CHARTS
+#   ch04 measures the computing time of its process, which is here the time that passes
+WASM    += -D_WASI_EMULATED_PROCESS_CLOCKS
+#   a stack as large as Linux gives, instead of 64 KiB; and first in memory, where one that is too small ends the program
+WASM_LIB = -lm -lwasi-emulated-process-clocks -Wl,-z,stack-size=8388608 -Wl,--stack-first
+
+wasm: $(patsubst %,build/wasm/%.wasm,$(ALONE))
+
+build/wasm/dtrain.o: dtrain.h Makefile
+	@mkdir -p $(@D)
+	$(WASM_CC) $(WASM) -DDTRAIN_IMPLEMENTATION -x c -c -o $@ $<
+
+$(patsubst %,build/wasm/%.wasm,$(filter-out $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) chapters/chapter.h chapters/says.h chapters/output.h build/wasm/dtrain.o
+	$(WASM_CC) $(WASM) -o $@ $(filter chapters/$*_%.c,$^) build/wasm/dtrain.o $(WASM_LIB)
+
+$(patsubst %,build/wasm/%.wasm,$(filter $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) chapters/chapter.h chapters/says.h chapters/output.h dtrain.h Makefile
+	@mkdir -p $(@D)
+	$(WASM_CC) $(WASM) -o $@ $(filter chapters/$*_%.c,$^) $(WASM_LIB)
 
 # ---- Examples: those that name no MPI are built without it, as a program that drops dtrain.h in would be.
 lenet_mnist: examples/lenet_mnist.c chapters/chapter.h chapters/says.h chapters/output.h build/dtrain_mpi.o
@@ -138,4 +162,4 @@ clean:
 
 always:
 
-.PHONY: always help all deps data experiment doctor check figures bench clean
+.PHONY: always help all wasm deps data experiment doctor check figures bench clean

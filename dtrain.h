@@ -95,9 +95,14 @@
 #error "dtrain.h: compile the implementation without -ffast-math, -Ofast and their parts"
 #undef DTI_IMPLEMENT
 #endif
+/* Several ranks need processes or threads. One alone needs neither, and the C library is then enough:
+   what stands under DTI_RANKS is left out, headers and all. */
+#if defined(DTRAIN_WITH_MPI) || defined(DTRAIN_WITH_THREADS)
+#define DTI_RANKS
+#endif
 /* Ranks and threads need POSIX and a little more, which -std=c11 hides unless a macro asks for it
    before the first header of the C library. */
-#if defined(__linux__) && (defined(DTRAIN_WITH_MPI) || defined(DTRAIN_WITH_THREADS)) && !defined(_FEATURES_H)
+#if defined(__linux__) && defined(DTI_RANKS) && !defined(_FEATURES_H)
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif
@@ -117,7 +122,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+#if defined(__MINGW32__)
+#define DTI_UNUSED __attribute__((unused))
+#define DTI_PRINTF(f, a) __attribute__((format(gnu_printf, f, a))) /* %zu; plain printf is Microsoft's old one */
+#elif defined(__GNUC__)
 #define DTI_UNUSED __attribute__((unused))
 #define DTI_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
@@ -381,14 +389,19 @@ static void dti_release(void *block) {
     DT_FREE(raw);
 }
 
+/* Windows' C library has neither of the two others; its clock() counts milliseconds that pass, not those of work. */
 DT_API double dt_now(void) {
+#if defined(_WIN32)
+    return (double)clock() / CLOCKS_PER_SEC;
+#else
     struct timespec t;
-#if defined(CLOCK_MONOTONIC)
+#if defined(CLOCK_MONOTONIC) && !(defined(__wasi__) && !defined(_BSD_SOURCE)) /* strict C hides the function there */
     clock_gettime(CLOCK_MONOTONIC, &t);
 #else
     timespec_get(&t, TIME_UTC);
 #endif
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
 }
 
 DTI_INLINE size_t dti_min_size(size_t a, size_t b) { return a < b ? a : b; }
@@ -3929,7 +3942,8 @@ DT_API void dt_comm_free(dt_comm *comm);
 DT_API int dt_comm_rank(const dt_comm *comm);                    /* 0 .. size-1 */
 DT_API int dt_comm_size(const dt_comm *comm);
 DT_API int dt_comm_hosts(const dt_comm *comm);                   /* on how many machines the ranks are */
-DT_API const char *dt_comm_host(const dt_comm *comm, int rank);  /* the machine's name on which that rank runs */
+DT_API const char *dt_comm_host(const dt_comm *comm, int rank);  /* the machine's name on which that rank runs; "localhost" in a
+                                                                    build without MPI and threads */
 DT_API const char *dt_comm_backend_name(const dt_comm *comm);    /* "alone", "threads", "MPI" */
 
 /* Ends the whole job: under MPI every process stops, and mpiexec does not end with 0; under threads every rank that
@@ -4224,22 +4238,17 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 
 /* ==== [S10.4] The communicator's parts ====================================== */
 #ifdef DTI_IMPLEMENT
-#include <limits.h>
-#include <limits.h>
+#include <stdatomic.h>
+#ifdef DTI_RANKS
 #include <sched.h>
-#if defined(__linux__) && defined(__LP64__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
-#include <sys/syscall.h>
-#include <unistd.h>
-#define DTI_HAS_FUTEX /* sleep until another process says so; elsewhere ranks look again every 50 microseconds */
-#endif
 #include <sys/select.h>
 #include <sys/utsname.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
+#if defined(__linux__) && defined(__LP64__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+#include <sys/syscall.h>
+#define DTI_HAS_FUTEX /* sleep until another process says so; elsewhere ranks look again every 50 microseconds */
+#endif
+#endif
 #ifdef DTRAIN_WITH_THREADS
 #include <pthread.h>
 #endif
@@ -4550,6 +4559,18 @@ static const dti_backend dti_alone   = { "alone",   dti_threads_post, dti_thread
 static const dti_backend dti_threads = { "threads", dti_threads_post, dti_threads_test, dti_threads_stop, dti_threads_close };
 #endif
 
+/* By what others tell this rank's host and process from theirs; one rank alone has nobody to tell. */
+#ifdef DTI_RANKS
+static int dti_process(void) { return (int)getpid(); }
+static void dti_own_host(char *name) { /* uname is there under a strict -std=c11, gethostname is not */
+    struct utsname machine;
+    snprintf(name, DTI_HOST, "%.*s", (int)DTI_HOST - 1, uname(&machine) >= 0 ? machine.nodename : "localhost");
+}
+#else
+static int dti_process(void) { return 0; }
+static void dti_own_host(char *name) { memcpy(name, "localhost", sizeof "localhost"); }
+#endif
+
 static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     dt_comm *c = dti_alloc(sizeof *c);
     if (!c) return NULL;
@@ -4559,9 +4580,8 @@ static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
     c->pulse = &c->own_pulse;
     c->own_pulse.step = -1;
-    struct utsname machine; /* uname and select are there under a strict -std=c11, gethostname and nanosleep are not */
-    const char *name = uname(&machine) == 0 ? machine.nodename : "localhost";
-    for (int r = 0; r < size; ++r) snprintf(c->host[r], DTI_HOST, "%.*s", (int)DTI_HOST - 1, name);
+    dti_own_host(c->host[0]);
+    for (int r = 1; r < size; ++r) memcpy(c->host[r], c->host[0], DTI_HOST);
     dti_comm_wait_from_environment(c);
     return c;
 }
@@ -4576,7 +4596,7 @@ static dt_err dti_take_seat(dt_comm *c, dti_board *board) {
     c->pulse = dti_pulse_at(c, c->seat);
     DTI_SET(c->pulse->step, -1);
     DTI_SET(c->pulse->rank, c->rank);
-    DTI_SET(c->pulse->pid, (int)getpid());
+    DTI_SET(c->pulse->pid, dti_process());
     atomic_store_explicit(&c->pulse->state, DTI_RUNNING, memory_order_release);
     if (patience && dt_number_parse(patience, &seconds) == DT_OK) dti_be_patient(c, seconds);
     return DT_OK;
@@ -7936,7 +7956,7 @@ DT_API int dt_cores(void) {
 /* The cores a thread may run on, as bits. The system calls themselves, because the C library declares its wrappers only
    for _GNU_SOURCE; elsewhere than on Linux nothing is known and nothing happens. */
 #define DTI_CPU_BITS ((int)(8 * sizeof(unsigned long)))
-#if defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+#if defined(DTI_RANKS) && defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
 #include <sys/syscall.h>
 DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return syscall(SYS_sched_getaffinity, 0, sizeof *c, c) > 0; }
 DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { return syscall(SYS_sched_setaffinity, 0, sizeof *c, c) == 0; }
@@ -7963,10 +7983,17 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
 /* The work went forward: a piece of a collective, a step, a phase. */
 static void dti_moved(dt_comm *c) { DTI_SET(c->pulse->moves, ++c->moves); }
 
+#ifdef DTI_RANKS
+static void dti_yield(void) { sched_yield(); }
+
 /* select, because a strict -std=c11 does not declare nanosleep. */
 DTI_LOCAL void dti_doze(long microseconds) {
     select(0, NULL, NULL, NULL, &(struct timeval){ .tv_sec = microseconds / 1000000, .tv_usec = microseconds % 1000000 });
 }
+#else /* nobody is waited for */
+static void dti_yield(void) { }
+DTI_LOCAL void dti_doze(long microseconds) { (void)microseconds; }
+#endif
 
 /* Sleeps until dti_wake. No wake is missed: the event's number is from before the test that found nothing, and whoever made
    something to be found has counted it up. For messages there is nobody to wake us.
@@ -8046,7 +8073,7 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
     }
     const bool nap = here || tries >= c->yields[c->on_memory];
     if (nap) dti_nap(c);
-    else sched_yield();
+    else dti_yield();
     return nap || c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
 }
 #endif
@@ -8213,7 +8240,7 @@ static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
     const uint32_t every = (1u << DTI_LOCKS) - 1;
     char *sum = dti_chunk_of(c, 0, p->chunk);
     for (int pass = 0; c->given != every && pass < 1000; ++pass) {
-        if (pass > 32) sched_yield();       /* who works on it may wait for our core */
+        if (pass > 32) dti_yield();         /* who works on it may wait for our core */
         else if (pass) dti_pause();
         for (int i = 0; i < DTI_LOCKS; ++i) {
             const int part = (i + c->rank * DTI_LOCKS / 2) % DTI_LOCKS;
@@ -8839,18 +8866,16 @@ DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
 #endif /* DTI_DECLARE */
 
 #ifdef DTI_IMPLEMENT
-#include <fcntl.h>
-#include <signal.h>
-#if defined(__linux__) && defined(DTRAIN_WITH_MPI)
-#include <sys/syscall.h>
-#endif
 #ifdef DTRAIN_WITH_MPI
+#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #ifdef __linux__
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #endif
 #endif
@@ -8963,6 +8988,7 @@ static double dti_patience(const dt_comm *c) {
     return patience;
 }
 
+#ifdef DTRAIN_WITH_MPI
 /* The letter that Linux gives to a process: R runs, S sleeps, T stopped, Z dead but not yet buried; ' ' if unknown. */
 static char dti_process_state(int pid) {
     char path[40] = "/proc/", text[512];
@@ -8974,6 +9000,12 @@ static char dti_process_state(int pid) {
     while (n > 0 && text[n - 1] != ')') --n;                             /* the name before it may hold anything */
     return n > 0 && n + 1 < (ssize_t)sizeof text ? text[n + 1] : ' ';
 }
+
+static bool dti_gone(long pid) { return kill((pid_t)pid, 0) != 0 && errno == ESRCH; } /* there is no such process */
+#else /* threads have one process, which asks */
+static char dti_process_state(int pid) { return (void)pid, ' '; }
+static bool dti_gone(long pid) { return (void)pid, false; }
+#endif
 
 static bool dti_running(const dt_comm *c, int seat) {
     return atomic_load_explicit(&dti_pulse_at(c, seat)->state, memory_order_acquire) == DTI_RUNNING;
@@ -9049,14 +9081,6 @@ static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
     int none = 0, rank = DTI_GET(dti_pulse_at(c, seat)->rank);
     DTI_SET(c->board->hung, (int)fate);
     return atomic_compare_exchange_strong(&c->board->failed, &none, rank + 1);
-}
-
-static bool dti_gone(long pid) { /* no such process; threads are never asked for */
-#ifdef DTRAIN_WITH_MPI
-    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
-#else
-    return (void)pid, false;
-#endif
 }
 
 static dt_err dti_look_around(dt_comm *c) {
@@ -9537,15 +9561,13 @@ static dt_err dti_no_process(const char *what) {
 /* Forks the usher, who listens at the door. */
 static dt_err dti_usher_start(int door, int size, int here) {
     const char *patience = getenv("DTRAIN_PATIENCE");
-    struct utsname machine;
     const double said = patience ? atof(patience) : 0.0;
     dti_usher u = { .size = size, .here = here, .limit = 6.0 * (said > 0.0 ? said : 5.0) };
     u.line = dti_alloc((2 * (size_t)size + 1) * sizeof *u.line);
     u.guest = dti_alloc((size_t)size * sizeof *u.guest);
     dt_err error = u.line && u.guest ? DT_OK : DT_ENOMEM;
     if (error == DT_OK) {
-        const char *name = uname(&machine) == 0 ? machine.nodename : "localhost";
-        snprintf(u.host, sizeof u.host, "%.*s", (int)sizeof u.host - 1, name);
+        dti_own_host(u.host);
         u.line[0] = (struct pollfd){ .fd = door, .events = POLLIN };
         const pid_t child = fork();
         if (child == 0) dti_usher_main(&u);
@@ -10303,20 +10325,21 @@ DT_API void dt_machine_caption(char *buf, size_t n);
 #endif
 
 #ifdef DTI_IMPLEMENT
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/utsname.h>
-#include <unistd.h>
+#if defined(__wasm__)
+#define DTI_PROCESSOR "WebAssembly"
+#elif defined(__x86_64__)
+#define DTI_PROCESSOR "x86-64 processor"
+#elif defined(__aarch64__)
+#define DTI_PROCESSOR "aarch64 processor"
+#else
+#define DTI_PROCESSOR "unknown processor"
 #endif
 
 /* The processor's name without its trademark signs and double spaces. */
 static void dti_cpu_name(char *out, size_t n) {
-    char raw[256] = "unknown processor";
-    if (!dti_proc_line("/proc/cpuinfo", "model name", raw, sizeof raw) && !dti_proc_line("/proc/cpuinfo", "Model", raw, sizeof raw)) {
-#if defined(__unix__) || defined(__APPLE__)
-        struct utsname u;
-        if (uname(&u) >= 0) snprintf(raw, sizeof raw, "%.60s %.60s", u.sysname, u.machine);
-#endif
-    }
+    char raw[256] = DTI_PROCESSOR;
+    if (!dti_proc_line("/proc/cpuinfo", "model name", raw, sizeof raw))
+        (void)dti_proc_line("/proc/cpuinfo", "Model", raw, sizeof raw);
     size_t k = 0;
     for (const char *s = raw; *s && k + 1 < n; ++s) {
         if (strncmp(s, "(R)", 3) == 0) { s += 2; continue; }
@@ -10327,7 +10350,7 @@ static void dti_cpu_name(char *out, size_t n) {
     if (n) out[k] = 0;
 }
 
-#if !defined(__GNUC__) || !(defined(__AVX512F__) || defined(__AVX__) || defined(__ARM_NEON) || defined(__SSE2__))
+#if !defined(__GNUC__)
 #define DTI_SIMD "plain C"
 #elif defined(__AVX512F__)
 #define DTI_SIMD "AVX-512"
@@ -10337,8 +10360,12 @@ static void dti_cpu_name(char *out, size_t n) {
 #define DTI_SIMD "AVX"
 #elif defined(__SSE2__)
 #define DTI_SIMD "SSE2"
-#else
+#elif defined(__ARM_NEON)
 #define DTI_SIMD "NEON"
+#elif defined(__wasm_simd128__)
+#define DTI_SIMD "SIMD128"
+#else
+#define DTI_SIMD "plain C"
 #endif
 
 DT_API const char *dt_kernel_name(void) {

@@ -8,7 +8,7 @@
 //| one convolution: 16 images of 48 x 30 x 30 -> 48 x 28 x 28, kernel 3 x 3: 260112384 multiply-adds
 //~ peak <num> GFLOP/s, one chain <num> GFLOP/s: <num> multiply-adds must be under way at once
 //| all of them agree with step 1 to within the rounding errors' bound
-//~ 1 seven loops  <num> (<num> to <num>)  <num> %  <num> x  latency
+//~ 1 seven loops  <num> (<num> to <num>)  <num> %  <num> x  ...
 //| picture  build/check/ch04_roofline.png
 
 #define DTRAIN_IMPLEMENTATION

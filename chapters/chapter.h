@@ -9,14 +9,12 @@
 
 #include <getopt.h>
 #include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #if defined(__GNUC__)
 #define CHAPTER_FN static __attribute__((unused)) // also for the few variables here
@@ -200,6 +198,7 @@ CHAPTER_FN void ask_doctor(dt_comm *comm, const dt_doctor_desc *desc, bool quiet
 
 // ---- A clean end on the first SIGINT or SIGTERM, with what was measured so far and exit code 130.
 
+#ifdef HAS_SIGNALS
 static volatile sig_atomic_t stop_asked;
 
 // A second signal ends the program at once. But one within half a second is the same request, which was sent to every
@@ -223,6 +222,11 @@ CHAPTER_FN void end_cleanly_on_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
+#else
+enum { stop_asked };
+
+CHAPTER_FN void end_cleanly_on_signals(void) { }
+#endif
 
 // Whether any rank was asked to stop: all ranks call it at the same point, and all hear the same.
 CHAPTER_FN bool all_stop(dt_comm *comm) {

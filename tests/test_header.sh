@@ -153,6 +153,28 @@ done
 ok "DT_STATIC twice" gcc $c11 -O0 -o "$out/static" "$here/static_one.c" "$here/static_two.c" -lm
 ok "DT_STATIC run" "$out/static"
 
+# for one rank alone: no header of processes, signals, sockets and threads; and so it builds where there are none
+asked_for() { # configuration: what dtrain.h itself includes
+    gcc -E -dI $c11 $1 "$out/whole.c" | awk '/^# [0-9]+ "/ { inside = $3 ~ /dtrain\.h"$/ } inside && /^#include/ { print $2 }'
+}
+ranks='<(signal|sched|pthread|poll|mpi|sys/(wait|socket|un|select|utsname|syscall|mman|prctl|resource|statvfs))\.h>'
+ok "alone: no headers for ranks" sh -c "! echo '$(asked_for -DDTRAIN_WITH_CHARTS)' | grep -E '$ranks'"
+ok "threads: headers for ranks" sh -c "echo '$(asked_for -DDTRAIN_WITH_THREADS)' | grep -Eq '$ranks'"
+windows=x86_64-w64-mingw32-gcc
+if command -v $windows >/dev/null 2>&1; then
+    ok "Windows" $windows -std=c11 $strict -fsyntax-only -DDTRAIN_WITH_CHARTS -idirafter /usr/include "$out/whole.c"
+    ok "Windows, dropin" $windows -std=c11 $strict -O1 -o "$out/dropin.exe" examples/dropin.c -lm
+else
+    echo "skipped: no $windows"
+fi
+wasm="clang --target=wasm32-wasi --sysroot=/usr"
+if printf '#include <stdio.h>\n' | $wasm -fsyntax-only -x c - 2>/dev/null; then
+    ok "WebAssembly" $wasm $c11 -msimd128 -fsyntax-only -DDTRAIN_WITH_CHARTS "$out/whole.c"
+    ok "WebAssembly, c11, one lane" $wasm -std=c11 $strict -fsyntax-only "$out/whole.c"
+else
+    echo "skipped: no headers for WebAssembly"
+fi
+
 # names: everything that is visible begins with dt_ (stb_image_write is static or its own); nothing prints, exits or aborts
 ok "exported names" sh -c "! nm -g --defined-only $out/implementation.o | awk '{ print \$3 }' | grep -v '^dt_\|^dtrain_h_\|^stbi'"
 ok "nothing prints or exits" sh -c "! nm -u $out/implementation_clang.o | grep -wE 'exit|_exit|abort|printf|puts|putchar|stdout|stderr|perror|__assert_fail'"
