@@ -8780,7 +8780,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
     if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
     dti_start_over(guard, true);
-    if (!started && c->size > 1) MPI_Barrier(c->mpi);                    /* nobody fails before all are watched */
+    if (c->size > 1) MPI_Barrier(c->mpi);                                /* nobody fails before all are watched, or need not be */
     return c;
 }
 

@@ -168,10 +168,10 @@ if "$MPIEXEC" -launcher fork -hosts a,b -n 2 true 2>/dev/null; then
 fi
 
 # Signals. mpiexec, the launcher's process that stands between it and the ranks, and every process of the job may get them.
-# below JOB DEPTH: the children of a job's launcher (1), their children (2) ...
+# below JOB DEPTH: the children of a job's launcher (1), their children (2) ...; living ones: the usher's body is there to the end
 below() {
-    ps -eo pid=,ppid= | awk -v job="$1" -v depth="$2" '{ parent[$1] = $2 }
-        END { for (p in parent) { q = p; for (i = 0; i < depth; ++i) q = parent[q]; if (q == job) printf "%s ", p } }'
+    ps -eo pid=,ppid=,stat= | awk -v job="$1" -v depth="$2" '{ parent[$1] = $2; dead[$1] = $3 ~ /^Z/ }
+        END { for (p in parent) if (!dead[p]) { q = p; for (i = 0; i < depth; ++i) q = parent[q]; if (q == job) printf "%s ", p } }'
 }
 # signalled RANKS SIGNAL DEPTH: ranks that would train for ever; mpiexec (0) or the helper that it has started (1) gets the signal
 signalled() {
@@ -209,6 +209,15 @@ healthy 2 sync none 0 0
 healthy 4 psgd none 0 0
 healthy 3 sync slow 1 1             # one step 300 ms late
 healthy 2 sync nap 1 1              # 2 s in a phase that is no step, with 1 s of patience
+for rank in 0 1; do                 # one rank of two is not watched, and says so to nobody
+    off="env DTRAIN_WATCH=off" on=
+    [ $rank = 1 ] && on=$off off=
+    # shellcheck disable=SC2086
+    timeout -k 1 20 "$MPIEXEC" -n 1 $off "$program" sync none 0 : -n 1 $on "$program" sync none 0 >"$work/out" 2>"$work/err"
+    code=$?
+    if [ $code -eq 0 ] && [ ! -s "$work/err" ]; then passed=$((passed + 1)); echo "ok     rank $rank of 2 without a watcher"
+    else fail "rank $rank of 2 without a watcher: exit code $code"; fi
+done
 # shellcheck disable=SC2086
 for i in 1 2; do                    # a shell between the launcher and the rank; jobs beside each other do not meet
     "$MPIEXEC" -n 2 sh -c "'$program' sync none 0 0; true" >"$work/out$i" 2>&1 &
