@@ -6103,10 +6103,29 @@ DTI_LOCAL void dti_conv_pack(const dti_conv *c, const float *w, float *packed)
     dti_pack_pass(c, true, w, packed + dti_packed_pass_floats(c->O, c->C, c->K));
 }
 
+enum { DTI_LIST = 32 };     /* steps in a list that covers several rounds */
+
 /* The list of one sum's taps; scratch of a pass begins with it. */
 static size_t dti_steps_floats(const dti_conv *c)
 {
-    return dti_whole_lines((size_t)(c->K * c->K) * sizeof(dti_step) / sizeof(float));
+    const int most = c->K * c->K > DTI_LIST ? c->K * c->K : DTI_LIST;
+    return dti_whole_lines((size_t)most * sizeof(dti_step) / sizeof(float));
+}
+
+/* The end of a short list comes often, and a processor that did not foresee it has lost the time of
+   several steps: let it cover as many rounds as it can, if that is a divisor of all. */
+static void dti_tile_lengthen(dti_tile *a, dti_step *steps)
+{
+    const int n = a->n_steps;
+    int times = n > 0 ? DTI_LIST / n : 1;
+    while (times > 1 && a->rounds % times) --times;
+    if (times < 2) return;
+    a->n_steps *= times;
+    a->rounds /= times;
+    for (int k = n; k < a->n_steps; ++k)
+        steps[k] = (dti_step){ steps[k - n].x + a->x_round, steps[k - n].w + a->w_round };
+    a->x_round *= times;
+    a->w_round *= times;
 }
 
 /* A pass over a whole map: in [ins][rows][columns][16] -> out [outs][rows][columns][16]. The loops:
@@ -6123,9 +6142,8 @@ static void dti_correlate(const dti_conv *g, bool backward, const float *in, con
     const ptrdiff_t in_row = (ptrdiff_t)DT_LANES * columns.ins;
     const ptrdiff_t out_row = (ptrdiff_t)DT_LANES * columns.outs;
     dti_step *steps = (dti_step *)(void *)scratch;
-    dti_tile a = { .y_row = rows.outs * out_row, .steps = steps, .rounds = ins,
-                   .x_round = rows.ins * in_row,
-                   .w_round = (ptrdiff_t)DTI_BLOCK * rows.K * columns.K };
+    const ptrdiff_t w_round = (ptrdiff_t)DTI_BLOCK * rows.K * columns.K;
+    dti_tile a = { .y_row = rows.outs * out_row, .steps = steps };
     for (dti_run r = { 0 }; dti_next_run(&rows, &r); )
     for (dti_run q = { 0 }; dti_next_run(&columns, &q); ) {
         a.n_steps = 0;
@@ -6135,6 +6153,10 @@ static void dti_correlate(const dti_conv *g, bool backward, const float *in, con
                 steps[a.n_steps++] = (dti_step){ (u * in_row + v * DT_LANES) * rows.tap_in,
                                                  (row * columns.K + tap) * DTI_BLOCK };
             }
+        a.rounds = ins;
+        a.x_round = rows.ins * in_row;
+        a.w_round = w_round;
+        dti_tile_lengthen(&a, steps);
         const int any = a.n_steps > 0;                  /* a place without taps reads nothing */
         const ptrdiff_t right = any * columns.in_step * DT_LANES;
         const ptrdiff_t y_right = columns.out_step * DT_LANES;
@@ -6149,7 +6171,7 @@ static void dti_correlate(const dti_conv *g, bool backward, const float *in, con
                 a.y[c] = y;
                 if (++j == q.n) j = 0, x += down, y += y_down;
             }
-            dti_tile_rows(&a, outs, packed, ins * a.w_round, bias);
+            dti_tile_rows(&a, outs, packed, ins * w_round, bias);
         }
     }
 }
@@ -6398,7 +6420,7 @@ static void dti_weights_band(const dti_conv *g, const dti_wplan *p, const dti_ba
     a->resume = true;
     a->y_row = (ptrdiff_t)p->items * taps * DT_LANES;
     for (dti_run q = { 0 }; dti_next_run(&p->columns, &q); ) {
-        for (int i = 0, n = 0; i < (p->turned ? b->to - b->from : 1); ++i)
+        for (int i = 0, n = 0; i < b->to - b->from; ++i)
             for (int j = 0; j < q.n; ++j)
                 b->steps[n++] = (dti_step){ g->S * (i * x_row + j * DT_LANES),
                                             i * dy_row + j * DT_LANES };
@@ -6408,8 +6430,7 @@ static void dti_weights_band(const dti_conv *g, const dti_wplan *p, const dti_ba
             while (low < high && low * g->S + tap < 0) ++low;
             while (low < high && (high - 1) * g->S + tap >= g->H) --high;
             if (low == high) continue;
-            a->n_steps = p->turned ? (high - low) * q.n : q.n;  /* lanewise, rows are rounds */
-            if (!p->turned) a->rounds = high - low;
+            a->n_steps = (high - low) * q.n;
             const float *x = b->x + (low * g->S + tap - b->x_from) * x_row + q.in * DT_LANES;
             const float *dy = b->dy + (low - b->from) * dy_row + q.out * DT_LANES;
             for (int n = q.taps * p->items, item = 0, v = 0; n > 0; n -= a->columns) {
@@ -6474,9 +6495,7 @@ static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
         memset(sums, 0, (size_t)(b.outs * p.items * p.rows.K * p.columns.K) * DTI_L * sizeof *sums);
         for (b.from = 0; b.from < g->P; b.from = b.to) {
             b.to = dti_least(b.from + p.band, g->P);
-            dti_tile a = { .kind = DTI_LANEWISE, .x_round = g->S * x_row };
-            a.w_round = row;
-            a.w_row = map;
+            dti_tile a = { .kind = DTI_LANEWISE, .rounds = 1, .w_row = map };
             b.dy = dy + o * map + b.from * row;
             if (argmax) {
                 dti_unpool(b.outs, g->P, g->Q, b.from, b.to, dy + o * pooled, argmax + o * pooled,
@@ -6671,9 +6690,10 @@ DTI_LOCAL void dti_linear_pack(int I, int O, const float *w, float *packed)
 DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs,
                                   const float *packed, const float *b, float *y, size_t ys)
 {
-    const dti_step only = { 0, 0 };
-    dti_tile a = { .y_row = DT_LANES, .steps = &only, .n_steps = 1, .rounds = I,
+    dti_step steps[DTI_LIST] = { { 0, 0 } };
+    dti_tile a = { .y_row = DT_LANES, .steps = steps, .n_steps = 1, .rounds = I,
                    .x_round = DT_LANES, .w_round = DTI_BLOCK };
+    dti_tile_lengthen(&a, steps);
     for (int g = 0; g < G; g += a.columns) {
         a.columns = dti_tile_take(DTI_PLAIN, O, G - g);
         for (int c = 0; c < a.columns; ++c) {

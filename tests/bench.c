@@ -170,6 +170,8 @@ static void add_linear(int I, int O) {
 static void add_kernels(void) {
     add_conv(1, 28, 10, 5, 1, 0, true);      // the Net's two
     add_conv(10, 12, 20, 5, 1, 0, true);
+    add_conv(1, 28, 6, 5, 1, 2, true);       // LeNet's two
+    add_conv(6, 14, 16, 5, 1, 0, true);
     add_conv(3, 32, 16, 7, 4, 3, false);     // a small residual net
     add_conv(16, 8, 32, 3, 2, 1, false);
     add_conv(32, 4, 32, 3, 1, 1, false);
@@ -180,6 +182,7 @@ static void add_kernels(void) {
     add_conv(640, 7, 640, 3, 1, 1, false);
     add_linear(80, 50);
     add_linear(640, 10);
+    add_linear(400, 120);
 }
 
 // All kernels read the same random numbers and write to the same places; x and dy are never written.
