@@ -6254,22 +6254,29 @@ static void dti_turn(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t f
 }
 
 #if DTI_W == 16
-/* 16 x 16 in registers: four times over, the lower rows are laid between the upper ones, as cards
-   are shuffled. */
+/* 16 x 16. A vector a[4*q + k] takes the quarter q of the rows k, k+4, k+8, k+12, straight from
+   memory; in each lane of four numbers, vectors k = 0 to 3 are then a 4x4 square to turn. */
 static void dti_turn_square(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row)
 {
-    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    dti_v a[16], b[16];
-    DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = dti_load(from + k * from_row);
-    DTI_UNROLL for (int round = 0; round < 4; ++round) {
-        DTI_UNROLL for (int k = 0; k < 8; ++k) {
-            b[2 * k] = _mm512_permutex2var_ps(a[k], low, a[k + 8]);
-            b[2 * k + 1] = _mm512_permutex2var_ps(a[k], high, a[k + 8]);
+    DTI_UNROLL for (int q = 0; q < 4; ++q) {
+        __m512 a[4];
+        DTI_UNROLL for (int k = 0; k < 4; ++k) {
+            const float *at = from + k * from_row + 4 * q;
+            a[k] = _mm512_castps128_ps512(_mm_load_ps(at));
+            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 4 * from_row), 1);
+            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 8 * from_row), 2);
+            a[k] = _mm512_insertf32x4(a[k], _mm_load_ps(at + 12 * from_row), 3);
         }
-        DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = b[k];
+        const __m512d x = _mm512_castps_pd(_mm512_unpacklo_ps(a[0], a[1]));
+        const __m512d y = _mm512_castps_pd(_mm512_unpackhi_ps(a[0], a[1]));
+        const __m512d z = _mm512_castps_pd(_mm512_unpacklo_ps(a[2], a[3]));
+        const __m512d w = _mm512_castps_pd(_mm512_unpackhi_ps(a[2], a[3]));
+        float *out = to + 4 * q * to_row;
+        dti_store(out, _mm512_castpd_ps(_mm512_unpacklo_pd(x, z)));
+        dti_store(out + to_row, _mm512_castpd_ps(_mm512_unpackhi_pd(x, z)));
+        dti_store(out + 2 * to_row, _mm512_castpd_ps(_mm512_unpacklo_pd(y, w)));
+        dti_store(out + 3 * to_row, _mm512_castpd_ps(_mm512_unpackhi_pd(y, w)));
     }
-    DTI_UNROLL for (int k = 0; k < 16; ++k) dti_store(to + k * to_row, a[k]);
 }
 #else
 static void dti_turn_square(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row)
@@ -7809,6 +7816,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
 
                          forward     backward-data   backward-weights   (median of 5)
      10->20  k5 12x12    228 : 89      170 : 91         112 : 67         both backward passes in one: 171
+      6->16  k5 14x14    104 : 93      both backward passes in one, pooled: 94 : 70
      32->32  k3  4x4     147 : 90      114 : 86          81 : 79
      16->160 k3 28x28     74 : 84      100 : 80          77 : 83         both backward passes in one: 118
     160->160 k3 28x28    214 : 82      212 : 82         190 : 77
