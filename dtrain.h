@@ -10893,22 +10893,21 @@ DT_API dt_err dt_save(const dt_net *net, const char *path) {
     return error;
 }
 
-/* Whole file into memory; NULL with an error set. */
-static unsigned char *dti_read_all(const char *path, size_t *size) {
+/* Whole file into memory, which is the caller's to release. */
+static dt_err dti_read_all(const char *path, unsigned char **bytes, size_t *size) {
     FILE *f = dti_open_plain(path);
-    if (!f) return NULL;
+    if (!f) return DT_EIO;
+    dt_err error = DT_OK;
     const long length = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-    unsigned char *bytes = NULL;
     *size = length < 0 ? 0 : (size_t)length;
-    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
-    else bytes = dti_alloc(*size + 1);
-    if (bytes && fread(bytes, 1, *size, f) != *size) {
-        dti_fail(DT_EIO, "%s: could not be read to its end", path);
-        dti_release(bytes);
-        bytes = NULL;
+    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) error = dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
+    else if (!(*bytes = dti_alloc(*size + 1))) error = DT_ENOMEM;
+    else if (fread(*bytes, 1, *size, f) != *size) {
+        error = dti_fail(DT_EIO, "%s: could not be read to its end", path);
+        dti_release(*bytes);
     }
     fclose(f);
-    return bytes;
+    return error;
 }
 
 /* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said
@@ -11049,8 +11048,8 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
     size_t size;
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(path, "path", DT_EARG);
-    unsigned char *bytes = dti_read_all(path, &size);
-    if (!bytes) return DT_EIO;
+    unsigned char *bytes = NULL;
+    DT_TRY(dti_read_all(path, &bytes, &size));
     const dt_err error = dti_load_bytes(net, bytes, size, path);
     dti_release(bytes);
     return error;

@@ -32,6 +32,19 @@ typedef struct settings {
     dt_algorithm algorithm;
 } settings;
 
+// Two outputs of one name: the one would lie over the other.
+static void refuse_one_file_for_two(dt_comm *comm, const settings *s) {
+    const char *const option[] = { "--csv", "--epoch-csv", "--save", "--trace" };
+    const char *const file[] = { s->csv, s->epoch_csv, s->save, s->trace };
+    for (int i = 1; i < 4; ++i)
+        for (int j = 0; j < i; ++j) {
+            char sentence[80];
+            if (!file[i] || !file[j] || strcmp(file[i], file[j]) != 0 || strncmp(file[i], "/dev/", 5) == 0) continue;
+            snprintf(sentence, sizeof sentence, "%s and %s: each needs a file of its own", option[j], option[i]);
+            usage_error(comm, "ch12", sentence);
+        }
+}
+
 static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (!s->hogwild && strcmp(s->method, "sync") != 0 && strcmp(s->method, "psgd") != 0)
         usage_error(comm, "ch12", "--method: sync, psgd or hogwild is needed");
@@ -82,6 +95,7 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
     if (!s->optimizer) s->optimizer = s->hogwild ? "adam" : "sgd";
     s->adam = strcmp(s->optimizer, "adam") == 0;
     refuse_nonsense(comm, s);
+    refuse_one_file_for_two(comm, s);
     if (!s->threads) s->threads = 1;
     if (!s->epochs) s->epochs = s->hogwild ? 1 : 10;
     if (s->per_rank_batch) s->batch = s->per_rank_batch * (s->threads > 1 ? s->threads : dt_comm_size(comm));

@@ -50,6 +50,9 @@ export DTRAIN_DATA
 
 # ---- usage: 2
 refuses 2 "--lr 0" --lr 0
+refuses 2 "--csv and --save: each needs a file of its own" --csv same --save same
+refuses 2 "--save and --trace: each needs a file of its own" --save same --csv other --trace same
+refuses 2 "--csv and --epoch-csv: each needs a file of its own" --epoch-csv same --csv same
 refuses 2 "--batch -3" --batch -3
 refuses 2 '"mars"' --data mars
 refuses 2 "unknown option --frobnicate" --frobnicate

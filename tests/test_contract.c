@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -957,6 +958,19 @@ static void rows_of_reports(void) {
         REFUSES(dt_load(NULL, "contract.net"), DT_EARG, "net must not be NULL");
         REFUSES(dt_load(net, NULL), DT_EARG, "path must not be NULL");
         REFUSES(dt_load(none, "contract.net"), DT_EARG, "dt_net_build comes first");
+        /* a file that does not fit into memory: 1 GB of nothing, where no GB may be had */
+        struct rlimit may, little;
+        FILE *large = fopen("contract.net", "wb");
+        assert_true(large && fseek(large, 1L << 30, SEEK_SET) == 0 && fputc(0, large) == 0 && fclose(large) == 0);
+        getrlimit(RLIMIT_AS, &may);
+        little = may;
+        little.rlim_cur = 1 << 20;
+        setrlimit(RLIMIT_AS, &little);
+        void *volatile probe = malloc(1 << 30);                     /* an emulator may know no limits */
+        if (!probe) REFUSES(dt_load(net, "contract.net"), DT_ENOMEM, "cannot allocate");
+        free(probe);
+        setrlimit(RLIMIT_AS, &may);
+        remove("contract.net");
     }
     ROW(dt_check_writable) {
         REFUSES(dt_check_writable(NULL), DT_EARG, "path must not be NULL");
