@@ -139,6 +139,7 @@ check: $(CHAPTERS)
 figures: $(CHAPTERS) build/bench
 	for ch in 01 02 05; do ./ch$$ch --figures figures || exit 1; done
 	./ch04 --runs 15 --figures figures
+	sh chapters/ch04_accuracy.sh 10 figures/ch04_accuracy.csv
 	for ch in 03 06; do taskset -c 0 ./ch$$ch --figures figures || exit 1; done
 	$(MPIEXEC) -n 2 ./ch07 --png figures/ch07_allreduce.png
 	$(MPIEXEC) -n 2 ./ch08 --images 60000 --png figures/ch08_sync.png

@@ -1,4 +1,4 @@
-// Chapter 4's surroundings: sizes and buffers, the clock, the runs of which the median counts, the table, the two charts.
+// Chapter 4's surroundings: sizes and buffers, the clock, the median of several runs, the table, two charts.
 #ifndef CH04_REPORT_H
 #define CH04_REPORT_H
 
@@ -9,28 +9,26 @@
 
 typedef struct shape { int N, C, H, W, O, K, P, Q; } shape;   // P = H-K+1 rows and Q = W-K+1 columns come out
 typedef void conv_step(float *y, const float *x, const float *w, const shape *s);
+typedef void conv_pack(const float *w, const shape *s);
 
 typedef struct step {
     const char *name;
     conv_step *run;
+    conv_pack *pack;                                       // of the weights, before the clock starts; or NULL
     bool lanes;                                            // [C][H][W][16] instead of [N][C][H][W]
     int width;                                             // lanes of a multiply-add
-    double madds, arithmetic, loads, weights, stores;      // a turn: multiply-adds, instructions for them; vectors and scalars moved
+    double madds, arithmetic, loads, weights, stores;      // a turn: multiply-adds, all arithmetic; what is moved
+    double stands_for;                                     // of the definition's multiply-adds, each; 0 means 1
     double chains, l2, far;                                // sums that do not wait for each other; bytes
     double intensity, median, low, high;                   // flop per byte moved; GFLOP/s
     char stop[60];                                         // the lowest ceilings
 } step;
 
-enum { STEPS = 6, MOST_RUNS = 31 };
+enum { OWN = 6, STEPS = OWN + 2, MOST_RUNS = 31 };       // the chapter's, and with the header's
 
 static void add_word(char *list, size_t size, const char *word) {
     const size_t n = strlen(list);
     snprintf(list + n, size - n, "%s%s", n ? ", " : "", word);
-}
-
-// The same to the header's kernel [E1.2].
-static dti_conv conv_of(const shape *s) {
-    return (dti_conv){ .C = s->C, .H = s->H, .W = s->W, .O = s->O, .P = s->P, .Q = s->Q, .K = s->K, .S = 1, .pad = 0 };
 }
 
 // ---- The command line.
@@ -46,15 +44,16 @@ static task read_task(int argc, char **argv, dt_comm *comm) {
         { "figures", 's', &t.folder, "DIR   where pictures go, default out" },
         { "quick", 'b', &t.quick, "        few channels, few runs" },
     };
-    read_options(argc, argv, comm, "Chapter 4: one convolution, five times.", options, sizeof options / sizeof *options);
+    read_options(argc, argv, comm, "Chapter 4: one convolution, six times.", options, sizeof options / sizeof *options);
     if (channels % 48 || channels > 960) usage_error(comm, "ch04", "--channels: a multiple of 48, at most 960");
     if (t.runs > MOST_RUNS) usage_error(comm, "ch04", "--runs: at most 31");
     if (!channels) channels = t.quick ? 48 : 96;
     if (!t.runs) t.runs = t.quick ? 3 : 9;
     t.size = (shape){ .N = DT_LANES, .C = channels, .H = 30, .W = 30, .O = channels, .K = 3, .P = 28, .Q = 28 };
     check_output(comm, "%s/ch04_ladder.png", t.folder);
+    check_output(comm, "%s/ch04_forms.png", t.folder);
     print_machine(comm, NULL, 1);
-    printf("one convolution: 16 images of %d x 30 x 30 -> %d x 28 x 28, kernel 3 x 3: %.0f multiply-adds\n", channels, channels,
+    printf("16 images of %d x 30 x 30 -> %d x 28 x 28, kernel 3 x 3: %.0f multiply-adds\n", channels, channels,
            16.0 * channels * 28 * 28 * channels * 9);
     return t;
 }
@@ -93,18 +92,62 @@ static void buffers_free(const buffers *b) {
     free(b->x); free(b->x_lanes); free(b->w); free(b->y); free(b->y_lanes); free(b->expected);
 }
 
-// The largest sum of absolute values of products that any output has: by it the rounding errors are bounded.
-static double largest_sum(conv_step *run, const buffers *b, const shape *s) {
-    const int inputs = s->N * s->C * s->H * s->W, weights = s->O * s->C * s->K * s->K;
-    float *x = floats((size_t)inputs), *w = floats((size_t)weights), most = 0.0f;
-    for (int i = 0; i < inputs; ++i) x[i] = fabsf(b->x_lanes[i]);
-    for (int i = 0; i < weights; ++i) w[i] = fabsf(b->w[i]);
-    run(b->y_lanes, x, w, s);
-    for (int i = 0; i < s->N * s->O * s->P * s->Q; ++i) most = fmaxf(most, b->y_lanes[i]);
-    free(x); free(w);
-    return (double)most;
+// No sum of absolute values of products is larger: |x| is at most 1. By it the rounding errors are bounded.
+static double largest_sum(const buffers *b, const shape *s) {
+    const int n = s->C * s->K * s->K;
+    double most = 0.0;
+    for (int o = 0; o < s->O; ++o) {
+        double sum = 0.0;
+        for (int k = 0; k < n; ++k) sum += fabs((double)b->w[o * n + k]);
+        most = larger(most, sum);
+    }
+    return most;
 }
 
+static double rms_of(const float *y, int n) {
+    double sum = 0.0;
+    for (int i = 0; i < n; ++i) sum += (double)y[i] * (double)y[i];
+    return sqrt(sum / n);
+}
+
+static void run_step(const step *p, const buffers *b, const shape *s) {
+    p->run(p->lanes ? b->y_lanes : b->y, p->lanes ? b->x_lanes : b->x, b->w, s);
+}
+
+// The largest difference of a step's results from those expected; NaN if one is.
+static double difference(const step *p, const buffers *b, const shape *s) {
+    const int outputs = s->N * s->O * s->P * s->Q;
+    double most = 0.0;
+    for (int i = 0; i < outputs; ++i) b->y[i] = b->y_lanes[i] = NAN;
+    if (p->pack) p->pack(b->w, s);
+    run_step(p, b, s);
+    if (p->lanes) lanes_of(b->y, b->y_lanes, s->O * s->P * s->Q, true);
+    for (int i = 0; i < outputs; ++i) {
+        const double d = fabs((double)b->y[i] - (double)b->expected[i]);
+        if (!(d <= most)) most = d;
+        if (isnan(most)) return most;
+    }
+    return most;
+}
+
+// All steps against the first. Returns 1 if one differs by more than it may.
+static int compare(const step steps[STEPS], void allow(double *, double, double, const shape *),
+                   const buffers *b, const shape *s) {
+    double allowed[STEPS];
+    bool right = true;
+    steps[0].run(b->expected, b->x, b->w, s);
+    const double rms = rms_of(b->expected, s->N * s->O * s->P * s->Q);
+    allow(allowed, ldexp(largest_sum(b, s), -24), rms, s);
+    printf("\nlargest difference from step 1, and what is allowed; the results' rms is %.1f\n", rms);
+    for (int k = 1; k < STEPS; ++k) {
+        const double most = difference(&steps[k], b, s);
+        printf("%-17s  %.1e  %.1e\n", steps[k].name, most, allowed[k]);
+        right = right && most <= allowed[k];
+    }
+    puts(right ? "all of them agree with step 1 to within rounding errors\n"
+               : "MISMATCH  a step computes something else\n");
+    return !right;
+}
 
 // ---- Measured: the machine, in GFLOP/s and GB/s, and the steps.
 
@@ -148,24 +191,19 @@ static machine measure_machine(double peak(int), double one_chain(int), bool qui
     return m;
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // One run of each in turn, so that a slow minute of the machine meets all of them.
-
 static void measure(step steps[STEPS], const buffers *b, const shape *s, int runs) {
     const double flop = 2.0 * s->N * s->O * s->P * s->Q * s->C * s->K * s->K;
     double speed[STEPS][MOST_RUNS];
     for (int r = 0; r < runs; ++r)
         for (int k = 0; k < STEPS; ++k) {
+            if (steps[k].pack) steps[k].pack(b->w, s);
             const double start = now();
-            steps[k].run(steps[k].lanes ? b->y_lanes : b->y, steps[k].lanes ? b->x_lanes : b->x, b->w, s);
+            run_step(&steps[k], b, s);
             speed[k][r] = 1e-9 * flop / (now() - start);
         }
     for (int k = 0; k < STEPS; ++k) {
-        qsort(speed[k], (size_t)runs, sizeof **speed, by_size);
+        sort_numbers(speed[k], (size_t)runs);
         steps[k].low = speed[k][0]; steps[k].median = speed[k][runs / 2]; steps[k].high = speed[k][runs - 1];
     }
 }
@@ -198,15 +236,16 @@ static void save(dt_chart *c, const char *folder, const char *name) {
 }
 
 static void draw(const char *folder, const step steps[STEPS], const machine *m, const shape *s) {
-    char title[200], caption[200], label[4][80];
+    char title[200], caption[300], label[4][80];
     const double left = 0.08, right = 8.0;
-    snprintf(caption, sizeof caption, "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; processor time, median with min and max",
-             s->C, s->H, s->W, s->O, s->P, s->Q);
+    snprintf(caption, sizeof caption,
+             "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; multiply-adds as the definition counts "
+             "them; processor time, median with min and max", s->C, s->H, s->W, s->O, s->P, s->Q);
     say_roofline((double[]){ steps[2].intensity, steps[3].intensity }, steps[2].median / steps[1].median, steps[3].median / steps[2].median, title, sizeof title);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .x_scale = DT_LOG10, .y_scale = DT_LOG10,
         .x_label = "intensity: flop for each byte that the inner loop loads or stores", .y_label = "GFLOP/s on one core",
         .x_min = left, .x_max = right, .y_min = 0.5, .y_max = 2.0 * m->peak });
-    for (int k = 0; k < STEPS - 1; ++k)
+    for (int k = 0; k < OWN - 1; ++k)
         dt_chart_line(c, &(dt_series){ .label = steps[k].name, .n = 1, .x = &steps[k].intensity, .y = &steps[k].median,
                                        .y_min = &steps[k].low, .y_max = &steps[k].high, .style = DT_LINE_POINTS });
     const double rate[3] = { m->l1, m->l2, m->far };
@@ -222,7 +261,7 @@ static void draw(const char *folder, const step steps[STEPS], const machine *m, 
     const char *names[STEPS];
     double median[STEPS], low[STEPS], high[STEPS];
     for (int k = 0; k < STEPS; ++k) { names[k] = steps[k].name; median[k] = steps[k].median; low[k] = steps[k].low; high[k] = steps[k].high; }
-    say_ladder(STEPS - 1, median, m->peak, title, sizeof title);
+    say_ladder(OWN, median, m->peak, title, sizeof title);
     c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .y_label = "GFLOP/s on one core" });
     dt_chart_bars(c, &(dt_bars){ .groups = STEPS, .series = 1, .names = names, .y = median, .y_min = low, .y_max = high, .values = true });
     dt_chart_reference(c, &(dt_reference){ .label = label[3], .offset = m->peak });

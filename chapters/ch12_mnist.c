@@ -28,7 +28,7 @@ typedef struct settings {
     int threads, epochs, batch, per_rank_batch, average_every, bucket;
     float lr, momentum, patience;
     uint64_t seed;
-    bool quiet, float_sums, hogwild, adam, profile, doctor, pin;
+    bool quiet, float_sums, direct, hogwild, adam, profile, doctor, pin;
     dt_algorithm algorithm;
 } settings;
 
@@ -78,6 +78,7 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         ALGORITHM_OPTION(&s->algorithm),
         { "bucket", 'i', &s->bucket, "KB   of gradient that starts on its way while the rest is computed; default 1024" },
         { "float-sums", 'b', &s->float_sums, "    add gradients as floats: not the same bits for every number of ranks" },
+        { "direct", 'b', &s->direct, "    convolutions by their definition, not by Winograd's algorithm (chapter 4)" },
         { "average-every", 'h', &s->average_every, AVERAGE_EVERY_HELP "; with psgd, default once at the end" },
         { "csv", 's', &s->csv, "FILE   append one row for this run" },
         { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
@@ -205,7 +206,8 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     job *j = arg;
     const settings *s = j->s;
     dt_net *net = mnist_net(j->training->classes);
-    dt_err error = dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed, .float_sums = s->float_sums });
+    dt_err error = dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed, .float_sums = s->float_sums,
+                                                       .direct = s->direct });
     dt_optimizer *opt = error != DT_OK ? NULL
         : s->adam ? dt_adam(net, &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
                   : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr, .momentum = s->momentum });

@@ -146,6 +146,7 @@ SAYS void say_ladder(int n, const double *speed, double peak, char *text, size_t
     char ratio[64];
     text[0] = '\0';
     say(text, size, "Step %d is %s step 1, at %.0f %% of the core's peak", n, as_fast_as(speed[n - 1] / speed[0], ratio), 100.0 * speed[n - 1] / peak);
+    if (speed[n - 1] > 1.005 * peak) say(text, size, ": it multiplies less"); // 101 % as printed
 }
 
 // Intensities are counted, so where the steps stand from left to right is certain; how high is measured.
@@ -154,6 +155,16 @@ SAYS void say_roofline(const double intensity[2], double lanes, double tile, cha
     text[0] = '\0';
     say(text, size, "With lanes the loop is %s before; the register tile is %s that, at %.1f times the flop a byte", as_fast_as(lanes, first),
         as_fast_as(tile, second), intensity[1] / intensity[0]);
+}
+
+// Forms of one convolution, the first by its definition: the fastest, and how much larger its error is.
+SAYS void say_forms(int n, const char *const *names, const double *speed, const double *error, char *text, size_t size) {
+    const int best = fastest(n, speed);
+    char ratio[64];
+    text[0] = '\0';
+    if (pace_of(speed[best] / speed[0]) != FASTER) say(text, size, "No form is faster than %s", names[0]);
+    else say(text, size, "%s is %s %s, with %.1f times its error", names[best], as_fast_as(speed[best] / speed[0], ratio), names[0],
+             error[best] / error[0]);
 }
 
 // ---- Chapter 6: losses and accuracies of optimizers, the first is plain SGD.

@@ -136,6 +136,11 @@ for seed in 5 5 6; do "$ch12" --epochs 1 --seed $seed --quiet --csv "$dir/seed.c
 first=$(sed -n 2p "$dir/seed.csv" | cut -d, -f12) again=$(sed -n 3p "$dir/seed.csv" | cut -d, -f12) other=$(sed -n 4p "$dir/seed.csv" | cut -d, -f12)
 if [ "$first" = "$again" ] && [ "$first" != "$other" ]; then good; else bad "--seed: $first, $again, $other"; fi
 
+# convolutions by their definition round otherwise
+"$ch12" --epochs 1 --seed 5 --direct --quiet --csv "$dir/seed.csv"
+direct=$(sed -n 5p "$dir/seed.csv" | cut -d, -f12)
+if [ -n "$direct" ] && [ "$first" != "$direct" ]; then good; else bad "--direct: $first and $direct"; fi
+
 # ---- --save, and PyTorch
 launch 2 "$ch12" --epochs 8 --batch 32 --quiet --save "$dir/net.safetensors" --csv "$dir/save.csv"
 accuracy=$(tail -n 1 "$dir/save.csv" 2>/dev/null | cut -d, -f11)

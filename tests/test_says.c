@@ -203,6 +203,13 @@ static void chapters_say_what_they_measured(void **state) {
             say_ladder(5, (const double[]){ 2, 1, 3, 5, 2 * r }, 40 * q, text, sizeof text);
             sound();
             RULE(says("only") == (r < 0.95 && r >= 0.01), "ratio %g", r);
+            RULE(says("multiplies less") == (before(" % of the core's peak") > 100.0), "%g of %g", 2 * r, 40 * q);
+            say_forms(3, (const char *const[]){ "direct", "F(2,3)", "F(4,3)" }, (const double[]){ 1, r, q },
+                      (const double[]){ 1, 2, 3 }, text, sizeof text);
+            sound();
+            RULE(says("No form is faster") == (fmax(r, q) <= 1.05), "ratios %g and %g", r, q);
+            RULE(says("No form") || (says(r >= q ? "F(2,3) is" : "F(4,3) is") && before(" times its error") == (r >= q ? 2 : 3)),
+                 "ratios %g and %g", r, q);
             say_roofline((const double[]){ 0.25, 2.5 }, r, q, text, sizeof text);
             sound();
             say_loss(i, 4, names, four, text, sizeof text);
