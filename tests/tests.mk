@@ -19,7 +19,7 @@ TEST_SAN   = -O0 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/clang/test_net build/tests/base/test_kernels \
              build/tests/gcc-sanitize/test_contract build/tests/clang-sanitize/test_contract build/tests/mpi/fault build/tests/make_idx
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
-             $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(wildcard tests/test_*.c)))
+             $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out tests/test_locale.c tests/test_says.c,$(wildcard tests/test_*.c))))
 
 # the header's own flags (-O3 $(ARCH)) where speed or their effect on the code matters, less where compiling takes longer than running
 build/tests/gcc/test_kernels build/tests/gcc/test_net build/tests/gcc/test_charts: TEST_OPT = -O3 $(ARCH)
@@ -75,7 +75,7 @@ build/tests/make_idx: tests/make_idx.c build/dtrain.o tests/tests.mk
 	gcc $(TEST_BASE) -O1 -DDTRAIN_LINKED -o $@ $< build/dtrain.o $(LDLIBS)
 
 #   these test what the chapters have, too
-build/tests/gcc/test_locale build/tests/gcc/test_says build/tests/aarch64/test_locale build/tests/aarch64/test_says: $(wildcard chapters/*.h)
+build/tests/gcc/test_locale build/tests/gcc/test_says: $(wildcard chapters/*.h)
 
 #   two compilations at once; what they print stays together
 test:
