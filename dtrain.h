@@ -314,7 +314,6 @@ DTI_LOCAL size_t dti_print(char *out, size_t size, const char *format, ...) {
     return n;
 }
 
-#define dti_fail dt_fail
 DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
     char text[sizeof dti_error_text]; /* the arguments may quote dt_error() itself */
     va_list args;
@@ -327,7 +326,7 @@ DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
 
 /* Leaves a public function, with the neutral value of its kind, where it was not given what it needs. */
 #define DTI_NEED(given, names, neutral) \
-    do { if (!(given)) { (void)dti_fail(DT_EARG, "%s: %s must not be NULL", __func__, names); return neutral; } } while (0)
+    do { if (!(given)) { (void)dt_fail(DT_EARG, "%s: %s must not be NULL", __func__, names); return neutral; } } while (0)
 
 /* strtod reads the number as this locale would write it; how that is, it shows with one half. */
 DT_API dt_err dt_number_parse(const char *text, double *value) {
@@ -343,14 +342,14 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
     local[n] = '\0';
     const double read = strtod(local, &end);
     if (n == 0 || text[digits] || *end || !(read <= DBL_MAX && read >= -DBL_MAX))
-        return dti_fail(DT_EARG, "\"%.40s\" is not a number such as 0.01", text);
+        return dt_fail(DT_EARG, "\"%.40s\" is not a number such as 0.01", text);
     *value = read;
     return DT_OK;
 }
 
 /* An enum's value: one of 0..count-1. */
 static dt_err dti_check_enum(const char *who, const char *what, unsigned value, unsigned count) {
-    return value < count ? DT_OK : dti_fail(DT_EARG, "%s: there is no %s number %d", who, what, (int)value);
+    return value < count ? DT_OK : dt_fail(DT_EARG, "%s: there is no %s number %d", who, what, (int)value);
 }
 #endif
 
@@ -370,9 +369,9 @@ DTI_INLINE size_t dti_plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_
 DTI_INLINE size_t dti_round_up(size_t n, size_t unit) { return dti_plus(n, unit - 1) / unit * unit; }
 
 static void *dti_alloc(size_t bytes) {
-    if (bytes > SIZE_MAX / 2) { dti_fail(DT_ENOMEM, "cannot allocate more bytes than there are addresses"); return NULL; }
+    if (bytes > SIZE_MAX / 2) { dt_fail(DT_ENOMEM, "cannot allocate more bytes than there are addresses"); return NULL; }
     char *raw = DT_MALLOC(bytes + 128);
-    if (!raw) { dti_fail(DT_ENOMEM, "cannot allocate %zu bytes", bytes); return NULL; }
+    if (!raw) { dt_fail(DT_ENOMEM, "cannot allocate %zu bytes", bytes); return NULL; }
     size_t shift = 128 - ((uintptr_t)raw & 63u); /* 65..128: room for the raw pointer below */
     char *block = raw + shift;
     memcpy(block - sizeof raw, &raw, sizeof raw);
@@ -625,8 +624,8 @@ DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purp
                            uint32_t epoch) {
     DTI_NEED(out || n == 0, "out", );
     if (n > UINT32_MAX) {
-        (void)dti_fail(DT_EARG, "dt_permutation: %zu numbers; at most %lu", n,
-                       (unsigned long)UINT32_MAX);
+        (void)dt_fail(DT_EARG, "dt_permutation: %zu numbers; at most %lu", n,
+                      (unsigned long)UINT32_MAX);
         return;
     }
     for (size_t i = 0; i < n; ++i) out[i] = (uint32_t)i;
@@ -715,14 +714,14 @@ DT_API size_t dt_tensor_count(const dt_tensor *t) {
     DTI_NEED(t, "t", 0);
     size_t count = 1;
     if (t->rank < 0 || t->rank > DT_MAX_RANK)
-        return dti_fail(DT_ESHAPE, "tensor: a rank of %d; 0..%d", t->rank, DT_MAX_RANK), 0;
+        return dt_fail(DT_ESHAPE, "tensor: a rank of %d; 0..%d", t->rank, DT_MAX_RANK), 0;
     for (int d = 0; d < t->rank; ++d) {
         if (t->shape[d] < 0)
-            return dti_fail(DT_ESHAPE, "tensor: size %d of its shape is %d", d, t->shape[d]), 0;
+            return dt_fail(DT_ESHAPE, "tensor: size %d of its shape is %d", d, t->shape[d]), 0;
         count = dti_times(count, (size_t)t->shape[d]);
     }
     if (count == SIZE_MAX)
-        return dti_fail(DT_ESHAPE, "tensor: more elements than there are addresses"), 0;
+        return dt_fail(DT_ESHAPE, "tensor: more elements than there are addresses"), 0;
     return count;
 }
 
@@ -733,8 +732,8 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
     if (dt_tensor_count(t) == 0) return NULL;
     for (int d = 0; d < t->rank; ++d) {
         if (index[d] < 0 || index[d] >= t->shape[d])
-            return dti_fail(DT_EARG, "tensor: index %d is %d, outside of 0..%d", d, index[d],
-                            t->shape[d] - 1),
+            return dt_fail(DT_EARG, "tensor: index %d is %d, outside of 0..%d", d, index[d],
+                           t->shape[d] - 1),
                    NULL;
         offset = offset * (size_t)t->shape[d] + (size_t)index[d];
     }
@@ -911,8 +910,8 @@ static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int height, int w
     d->width = width;
     d->classes = classes;
     if (dti_times(count, dti_image_bytes(d)) > SIZE_MAX / 2)
-        return dti_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height,
-                        width);
+        return dt_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height,
+                       width);
     d->pixels = dti_alloc((size_t)count * dti_image_bytes(d));
     d->labels = dti_alloc(count);
     return d->pixels && d->labels ? DT_OK : DT_ENOMEM;
@@ -942,15 +941,15 @@ static void dti_dataset_hash(dt_dataset *d) {
 
 /* A dataset that can be used: also one that a program has put together itself. */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
-    if (!d) return dti_fail(DT_EARG, "%s: the dataset must not be NULL", who);
+    if (!d) return dt_fail(DT_EARG, "%s: the dataset must not be NULL", who);
     if (!d->pixels || !d->labels || d->count == 0)
-        return dti_fail(DT_EARG, "%s: the dataset is empty", who);
+        return dt_fail(DT_EARG, "%s: the dataset is empty", who);
     if (d->channels < 1 || d->channels > DT_MAX_CHANNELS || d->height < 1 || d->width < 1)
-        return dti_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels",
-                        who, d->channels, d->height, d->width, DT_MAX_CHANNELS);
+        return dt_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels",
+                       who, d->channels, d->height, d->width, DT_MAX_CHANNELS);
     if (dti_times(d->count, dti_image_bytes(d)) > SIZE_MAX / 2)
-        return dti_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold",
-                        who, (unsigned)d->count, d->channels, d->height, d->width);
+        return dt_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold",
+                       who, (unsigned)d->count, d->channels, d->height, d->width);
     return DT_OK;
 }
 
@@ -959,9 +958,9 @@ DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t f
     DTI_NEED(view, "view", DT_EARG);
     DT_TRY(dti_check_dataset("a view", of));
     if (count == 0 || first >= of->count || count > of->count - first)
-        return dti_fail(DT_EARG,
-                        "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
-                        count, first, of->name, of->count);
+        return dt_fail(DT_EARG,
+                       "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
+                       count, first, of->name, of->count);
     dt_dataset v = *of;
     v.pixels = of->pixels + (size_t)first * dti_image_bytes(of);
     v.labels = of->labels + first;
@@ -1002,18 +1001,18 @@ static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t 
     const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
     const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
     if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b)
-        return dti_fail(DT_EDATA,
-                        "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"",
-                        path);
+        return dt_fail(DT_EDATA,
+                       "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"",
+                       path);
     if (got < 4)
-        return dti_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
-                        kind);
+        return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
+                       kind);
     if (dti_big_endian(head) == (wanted ^ DTI_IDX_IMAGES ^ DTI_IDX_LABELS))
-        return dti_fail(DT_EDATA,
-                        "%s is an IDX file of %s where %s are expected: are the two files swapped?",
-                        path, other, kind);
-    return dti_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path,
-                    (unsigned)dti_big_endian(head), kind, (unsigned)wanted);
+        return dt_fail(DT_EDATA,
+                       "%s is an IDX file of %s where %s are expected: are the two files swapped?",
+                       path, other, kind);
+    return dt_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path,
+                   (unsigned)dti_big_endian(head), kind, (unsigned)wanted);
 }
 
 /* Opens the file, checks the header against the length, and leaves the position at the first data byte. */
@@ -1026,32 +1025,32 @@ static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
     if (!f->file) return DT_EIO;
     const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
     if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0)
-        return dti_fail(DT_EIO, "%s is not a plain file", path);
+        return dt_fail(DT_EIO, "%s is not a plain file", path);
     const size_t got = fread(head, 1, header, f->file);
-    if (ferror(f->file)) return dti_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
+    if (ferror(f->file)) return dt_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
     if (got < 4 || dti_big_endian(head) != wanted)
         return dti_idx_wrong_magic(path, head, got, wanted);
     if (got < header)
-        return dti_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got,
-                        header);
+        return dt_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got,
+                       header);
     f->count = dti_big_endian(head + 4);
     f->rows = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 8) : 1;
     f->columns = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 12) : 1;
     if (f->count == 0)
-        return dti_fail(DT_EDATA, "%s holds no %s", path,
-                        wanted == DTI_IDX_IMAGES ? "images" : "labels");
+        return dt_fail(DT_EDATA, "%s holds no %s", path,
+                       wanted == DTI_IDX_IMAGES ? "images" : "labels");
     if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE ||
         f->columns > DTI_IDX_MAX_SIDE)
-        return dti_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d",
-                        path, f->rows, f->columns, DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
+        return dt_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d",
+                       path, f->rows, f->columns, DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
     const uint64_t promised = header + (uint64_t)f->count * f->rows * f->columns;
     if ((uint64_t)length < promised)
-        return dti_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path,
-                        length, (unsigned long long)promised);
+        return dt_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path,
+                       length, (unsigned long long)promised);
     if ((uint64_t)length > promised)
-        return dti_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu",
-                        path, (unsigned long long)((uint64_t)length - promised), length,
-                        (unsigned long long)promised);
+        return dt_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu",
+                       path, (unsigned long long)((uint64_t)length - promised), length,
+                       (unsigned long long)promised);
     return DT_OK;
 }
 
@@ -1059,22 +1058,22 @@ static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
     const size_t bytes = (size_t)f->count * f->rows * f->columns,
                  got = fread(out, 1, bytes, f->file);
     return got == bytes ? DT_OK
-                        : dti_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path,
-                                   got, bytes);
+                        : dt_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path,
+                                  got, bytes);
 }
 
 static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels,
                                 int classes) {
     if (images->count != labels->count)
-        return dti_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
-                        images->count, labels->path, labels->count);
+        return dt_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
+                       images->count, labels->path, labels->count);
     DT_TRY(dti_dataset_alloc(d, images->count, (int)images->rows, (int)images->columns, classes));
     DT_TRY(dti_idx_read(images, d->pixels));
     DT_TRY(dti_idx_read(labels, d->labels));
     for (uint32_t n = 0; n < d->count; ++n)
         if (d->labels[n] >= classes)
-            return dti_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes",
-                            labels->path, d->labels[n], n, classes);
+            return dt_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes",
+                           labels->path, d->labels[n], n, classes);
     return DT_OK;
 }
 
@@ -1084,7 +1083,7 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
     DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
     memset(d, 0, sizeof *d);
     if (classes < 1 || classes > 256)
-        return dti_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
+        return dt_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
     dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
     if (err == DT_OK) err = dti_idx_open(&labels, labels_path, DTI_IDX_LABELS);
     if (err == DT_OK) err = dti_idx_read_pair(d, &images, &labels, classes);
@@ -1217,14 +1216,14 @@ static dt_err dti_set_missing(const dti_search *s, const char *names, const char
         "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
     char held[160];
     if (s->zipped[0])
-        return dti_fail(DT_EIO,
-                        "%s is only there as gzip files in %.128s: unpack them with gunzip, "
-                        "or run \"make data\"",
-                        names, s->zipped);
-    if (!given) return dti_fail(DT_EIO, "no %s in ./data: %s", names, advice);
+        return dt_fail(DT_EIO,
+                       "%s is only there as gzip files in %.128s: unpack them with gunzip, "
+                       "or run \"make data\"",
+                       names, s->zipped);
+    if (!given) return dt_fail(DT_EIO, "no %s in ./data: %s", names, advice);
     dti_describe_folder(given, held, sizeof held);
-    return dti_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held,
-                    elsewhere ? " nor in ./data" : "", advice);
+    return dt_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held,
+                   elsewhere ? " nor in ./data" : "", advice);
 }
 
 /* part 0 are the training files, part 1 the test files. */
@@ -1247,8 +1246,8 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *fold
     if (err == DT_OK) err = dti_load_part(test, folder, set, 1);
     if (err == DT_OK && train && test &&
         (train->height != test->height || train->width != test->width))
-        err = dti_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder,
-                       train->height, train->width, test->height, test->width);
+        err = dt_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder,
+                      train->height, train->width, test->height, test->width);
     if (err != DT_OK) {
         dt_dataset_free(train);
         dt_dataset_free(test);
@@ -1272,8 +1271,8 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
     }
     if (any && given) return dti_set_missing(&search, "MNIST or Fashion-MNIST", given, false);
     if (any || strcmp(which, "synthetic") == 0) return dti_synthetic_sets(train, test);
-    return dti_fail(DT_EARG,
-                    "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
+    return dt_fail(DT_EARG,
+                   "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
 }
 #endif
 
@@ -1321,15 +1320,15 @@ DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fracti
                            uint32_t n, uint64_t seed) {
     double sum = 0.0, before = 0.0;
     DTI_NEED((index || n == 0) && start, "index and start", DT_EARG);
-    if (k == 0) return dti_fail(DT_EARG, "a partition needs at least 1 share");
+    if (k == 0) return dt_fail(DT_EARG, "a partition needs at least 1 share");
     for (uint32_t i = 0; fractions && i < k; ++i) {
         if (!(fractions[i] >= 0.0f && fractions[i] <= 1.0f))
-            return dti_fail(DT_EARG, "partition: fraction %u is %g, outside of 0 to 1", i,
-                            (double)fractions[i]);
+            return dt_fail(DT_EARG, "partition: fraction %u is %g, outside of 0 to 1", i,
+                           (double)fractions[i]);
         sum += (double)fractions[i];
     }
     if (fractions && fabs(sum - 1.0) > 1e-3)
-        return dti_fail(DT_EARG, "partition: the %u fractions add up to %g, not to 1", k, sum);
+        return dt_fail(DT_EARG, "partition: the %u fractions add up to %g, not to 1", k, sum);
     for (uint32_t i = 0; i < k; ++i) {
         start[i] = fractions ? (uint32_t)(before / sum * (double)n + 0.5)
                              : (uint32_t)((uint64_t)i * n / k);
@@ -1344,9 +1343,9 @@ DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc) {
     DTI_NEED(s, "s", DT_EARG);
     memset(s, 0, sizeof *s);
     DTI_NEED(desc, "desc", DT_EARG);
-    if (desc->count == 0) return dti_fail(DT_EARG, "the sampler has no images to deal out");
+    if (desc->count == 0) return dt_fail(DT_EARG, "the sampler has no images to deal out");
     if (desc->ranks < 1 || desc->rank < 0 || desc->rank >= desc->ranks)
-        return dti_fail(DT_EARG, "sampler: rank %d of %d ranks", desc->rank, desc->ranks);
+        return dt_fail(DT_EARG, "sampler: rank %d of %d ranks", desc->rank, desc->ranks);
     const uint32_t ranks = (uint32_t)desc->ranks;
     s->desc = *desc;
     s->per_rank = desc->count / ranks + (!desc->drop_last && desc->count % ranks != 0);
@@ -1447,19 +1446,19 @@ static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *d
                                 int size) {
     DT_TRY(dti_check_dataset("batches", data));
     if (size < 1 || rank < 0 || rank >= size)
-        return dti_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
+        return dt_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
     if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
-        return dti_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)",
-                        desc->global_batch, desc->per_rank_batch);
+        return dt_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)",
+                       desc->global_batch, desc->per_rank_batch);
     if (desc->per_rank_batch > UINT32_MAX / (uint32_t)size)
-        return dti_fail(DT_EARG, "batches: %u images for each of %d ranks are too many",
-                        desc->per_rank_batch, size);
+        return dt_fail(DT_EARG, "batches: %u images for each of %d ranks are too many",
+                       desc->per_rank_batch, size);
     if (!desc->subset) return DT_OK;
-    if (desc->subset_count == 0) return dti_fail(DT_EARG, "batches: the subset is empty");
+    if (desc->subset_count == 0) return dt_fail(DT_EARG, "batches: the subset is empty");
     for (uint32_t i = 0; i < desc->subset_count; ++i)
         if (desc->subset[i] >= data->count)
-            return dti_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i,
-                            desc->subset[i], data->count);
+            return dt_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i,
+                           desc->subset[i], data->count);
     return DT_OK;
 }
 
@@ -1579,14 +1578,14 @@ static bool dti_too_many(int a, int b, int c, int d)
 static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O, int K, int S, int p)
 {
     if (N < 1 || C < 1 || H < 1 || W < 1 || O < 1 || K < 1 || S < 1 || p < 0)
-        return dti_fail(DT_ESHAPE, "%s: sizes N=%d C=%d H=%d W=%d O=%d K=%d S=%d must be positive, padding %d must not be negative",
-                        who, N, C, H, W, O, K, S, p);
+        return dt_fail(DT_ESHAPE, "%s: sizes N=%d C=%d H=%d W=%d O=%d K=%d S=%d must be positive, padding %d must not be negative",
+                       who, N, C, H, W, O, K, S, p);
     if (dti_too_many(N, C, H, W) || dti_too_many(O, C, K, K) || p > (INT_MAX - (H > W ? H : W)) / 2)
-        return dti_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d O=%d K=%d padding %d make more numbers than can be counted", who, N, C, H, W, O, K, p);
+        return dt_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d O=%d K=%d padding %d make more numbers than can be counted", who, N, C, H, W, O, K, p);
     if (H + 2 * p < K || W + 2 * p < K)
-        return dti_fail(DT_ESHAPE, "%s: a %dx%d image with padding %d has no room for a %dx%d kernel", who, H, W, p, K, K);
+        return dt_fail(DT_ESHAPE, "%s: a %dx%d image with padding %d has no room for a %dx%d kernel", who, H, W, p, K, K);
     if (dti_too_many(N, O, (H + 2 * p - K) / S + 1, (W + 2 * p - K) / S + 1))
-        return dti_fail(DT_ESHAPE, "%s: N=%d O=%d H=%d W=%d padding %d make more outputs than can be counted", who, N, O, H, W, p);
+        return dt_fail(DT_ESHAPE, "%s: N=%d O=%d H=%d W=%d padding %d make more outputs than can be counted", who, N, O, H, W, p);
     return DT_OK;
 }
 
@@ -1702,8 +1701,8 @@ static size_t dti_window_maximum(const float *corner, int W, int K)
 static dt_err dti_pool_check(const char *who, int N, int C, int H, int W, int K, int S)
 {
     if (N < 1 || C < 1 || H < 1 || W < 1 || K < 1 || S < 1 || K > H || K > W)
-        return dti_fail(DT_ESHAPE, "%s: no %dx%d window with stride %d in N=%d C=%d H=%d W=%d", who, K, K, S, N, C, H, W);
-    if (dti_too_many(N, C, H, W)) return dti_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d make more numbers than can be counted", who, N, C, H, W);
+        return dt_fail(DT_ESHAPE, "%s: no %dx%d window with stride %d in N=%d C=%d H=%d W=%d", who, K, K, S, N, C, H, W);
+    if (dti_too_many(N, C, H, W)) return dt_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d make more numbers than can be counted", who, N, C, H, W);
     return DT_OK;
 }
 
@@ -1737,9 +1736,9 @@ DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const floa
 
 static dt_err dti_linear_check(const char *who, int N, int I, int O)
 {
-    if (N < 1 || I < 1 || O < 1) return dti_fail(DT_ESHAPE, "%s: sizes N=%d I=%d O=%d must be positive", who, N, I, O);
+    if (N < 1 || I < 1 || O < 1) return dt_fail(DT_ESHAPE, "%s: sizes N=%d I=%d O=%d must be positive", who, N, I, O);
     if (dti_too_many(N, I, 1, 1) || dti_too_many(N, O, 1, 1) || dti_too_many(I, O, 1, 1))
-        return dti_fail(DT_ESHAPE, "%s: N=%d I=%d O=%d make more numbers than can be counted", who, N, I, O);
+        return dt_fail(DT_ESHAPE, "%s: N=%d I=%d O=%d make more numbers than can be counted", who, N, I, O);
     return DT_OK;
 }
 
@@ -1966,36 +1965,36 @@ static bool dti_fits_image(const int shape[3]) {
 /* What a class's shape may not leave behind. */
 static dt_err dti_size_check(const dti_layer *l) {
     if (!dti_fits_image(l->out))
-        return dti_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
-                        l->class->name, l->name, l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
+        return dt_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
+                       l->class->name, l->name, l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
     for (int i = 0; i < l->slots; ++i)
         if (dt_tensor_count(&l->slot[i].shape) == 0)
-            return dti_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses",
-                            l->class->name, l->name);
+            return dt_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses",
+                           l->class->name, l->name);
     return DT_OK;
 }
 
 static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
     if (!*name || strlen(name) >= DTI_NAME)
-        return dti_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
+        return dt_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
     /* names stand in files and sentences */
     for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) {
         n = dti_utf8_bytes(name + i, left);
         if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
-        return dti_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i,
-                        (unsigned char)name[i], n ? "a control character" : "not UTF-8");
+        return dt_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i,
+                       (unsigned char)name[i], n ? "a control character" : "not UTF-8");
     }
     for (int i = 0; i < list->layers; ++i)
         if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
-            return dti_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
+            return dt_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
     return DT_OK;
 }
 
 static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name,
                                  const void *desc, int with) {
-    if (list->closed) return dti_fail(DT_EARG, "%s: the net is built already", class->name);
+    if (list->closed) return dt_fail(DT_EARG, "%s: the net is built already", class->name);
     if (list->layers == DTI_MAX_LAYERS)
-        return dti_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
+        return dt_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
     DT_TRY(dti_name_check(list, class->name, name));
     dti_layer *l = &list->layer[list->layers];
     *l = (dti_layer){ .class = class, .x = list->here, .with = with, .stream = (uint32_t)list->layers };
@@ -2032,8 +2031,8 @@ DT_API void dt_at(dt_net *net, dt_node node) {
     if (!list || list->error != DT_OK) return;
     if (node.tensor >= 0 && node.tensor <= list->layers) list->here = node.tensor;
     else
-        dti_list_fail(list, dti_fail(DT_EARG, "dt_at: there is no tensor %d; the net has 0..%d",
-                                     node.tensor, list->layers));
+        dti_list_fail(list, dt_fail(DT_EARG, "dt_at: there is no tensor %d; the net has 0..%d",
+                                    node.tensor, list->layers));
 }
 #endif
 
@@ -2063,16 +2062,16 @@ typedef struct dti_conv2d {
 static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
     const dt_conv2d_desc *d = description;
     dti_conv *conv = &((dti_conv2d *)l->own)->conv;
-    if (!d) return dti_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", l->name);
+    if (!d) return dt_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", l->name);
     const int K = d->kernel, p = d->padding, S = d->stride == 0 ? 1 : d->stride;
     if (d->out < 1 || d->out > 65536 || K < 1 || K > 15 || S < 1 || S > 65536 || p < 0 || p >= K)
-        return dti_fail(
+        return dt_fail(
             DT_EARG,
             "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out 1..65536, "
             "kernel 1..15, stride 1..65536, padding 0..kernel-1",
             l->name, d->out, K, d->stride, p);
     if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K)
-        return dti_fail(
+        return dt_fail(
             DT_ESHAPE,
             "conv2d \"%s\": a %d x %d kernel does not fit into the %d x %d input with padding %d",
             l->name, K, K, l->in[1], l->in[2], p);
@@ -2209,10 +2208,10 @@ DT_API void dt_maxpool2d(dt_net *net, int kernel);
 #ifdef DTI_IMPLEMENT
 static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
     const int K = *(int *)l->own = *(const int *)kernel;
-    if (K < 1 || K > 15) return dti_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", K);
+    if (K < 1 || K > 15) return dt_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", K);
     if (l->in[1] < K || l->in[2] < K)
-        return dti_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", K,
-                        l->in[1], l->in[2]);
+        return dt_fail(DT_ESHAPE, "maxpool2d: kernel %d is larger than the %d x %d input", K,
+                       l->in[1], l->in[2]);
     l->out[1] = l->in[1] / K;
     l->out[2] = l->in[2] / K;
     return DT_OK;
@@ -2310,8 +2309,8 @@ static dt_err dti_dropout_shape(dti_layer *l, const void *probability) {
     dti_dropout *d = l->own;
     *d = (dti_dropout){ *(const float *)probability, 1 };
     if (d->probability >= 0.0f && d->probability < 1.0f) return DT_OK;
-    return dti_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name,
-                    (double)d->probability);
+    return dt_fail(DT_EARG, "%s: probability %g; needs 0 <= p < 1", l->name,
+                   (double)d->probability);
 }
 
 static dt_err dti_dropout2d_shape(dti_layer *l, const void *probability) {
@@ -2407,7 +2406,7 @@ DT_API void dt_linear(dt_net *net, const char *name, int out);
 static dt_err dti_fc_shape(dti_layer *l, const void *out) {
     const int O = *(const int *)out, I = dti_inputs(l);
     if (O < 1 || O > 1 << 20)
-        return dti_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", l->name, O, 1 << 20);
+        return dt_fail(DT_EARG, "linear \"%s\": %d outputs; needs 1..%d", l->name, O, 1 << 20);
     l->out[0] = O;
     l->out[1] = l->out[2] = 1;
     const float bound = 1.0f / sqrtf((float)I);
@@ -2473,9 +2472,9 @@ DT_API void dt_add(dt_net *net, dt_node node);
 static dt_err dti_add_shape(dti_layer *l, const void *other) {
     const int *in = l->in, *shape = other;
     if (memcmp(in, shape, sizeof l->in) == 0) return DT_OK;
-    return dti_fail(DT_ESHAPE,
-                    "add: what stands here is %d x %d x %d, the other tensor %d x %d x %d", in[0],
-                    in[1], in[2], shape[0], shape[1], shape[2]);
+    return dt_fail(DT_ESHAPE,
+                   "add: what stands here is %d x %d x %d, the other tensor %d x %d x %d", in[0],
+                   in[1], in[2], shape[0], shape[1], shape[2]);
 }
 
 static void dti_add_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
@@ -2513,8 +2512,8 @@ DT_API void dt_add(dt_net *net, dt_node node) {
     dti_list *list = dti_list_of(net);
     if (!list || list->error != DT_OK) return;
     if (node.tensor < 0 || node.tensor > list->layers)
-        dti_list_fail(list, dti_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d",
-                                     node.tensor, list->layers));
+        dti_list_fail(list, dt_fail(DT_EARG, "add: there is no tensor %d; the net has 0..%d",
+                                    node.tensor, list->layers));
     else dti_append(net, &dti_add_class, NULL, dti_tensor_shape(list, node.tensor), node.tensor);
 }
 #endif
@@ -2633,8 +2632,9 @@ DT_API dt_err dt_forward(dt_net *net);
 DT_API dt_err dt_backward(dt_net *net);
 
 /* During dt_backward, fn(user, offset, count) is called as soon as gradients offset..offset+count-1 hold this rank's
-   whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. With exact
-   sums the share is in int64 form until dt_backward returns. An error from fn ends dt_backward. */
+   whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. From
+   then on the stretch is fn's: with exact sums it is in int64 form, and nobody turns it into floats
+   but who has summed it. An error from fn ends dt_backward. */
 typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
 
@@ -2674,8 +2674,7 @@ enum { DTI_SCORE = 4 };      /* slots behind the gradient: score and stop wish t
 /* What one layer hands to the next. */
 typedef struct dti_tensor {
     int shape[3];
-    int maker;               /* the op that makes it; -1: dt_net_load does */
-    int readers, last;       /* how often ops read it; the last op that does */
+    int readers;             /* how often ops read it */
     bool learns;             /* something before it is trained, so its gradient is wanted */
     int kept;                /* what backward reads of it: DTI_READS_Y, DTI_READS_SIGN */
     /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
@@ -2717,9 +2716,9 @@ static dti_tensor *dti_logits(dt_net *net) { return &net->tensor[net->op[net->op
 
 /* DT_OK if a net can be run: there is one, its builders have met no error, and it is built. */
 static dt_err dti_ready(const char *who, const dt_net *net) {
-    if (!net) return dti_fail(DT_EARG, "%s: net must not be NULL", who);
-    if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
-    return net->list.closed ? DT_OK : dti_fail(DT_EARG, "%s: dt_net_build comes first", who);
+    if (!net) return dt_fail(DT_EARG, "%s: net must not be NULL", who);
+    if (net->list.error != DT_OK) return dt_fail(net->list.error, "%s", net->list.error_text);
+    return net->list.closed ? DT_OK : dt_fail(DT_EARG, "%s: dt_net_build comes first", who);
 }
 
 DT_API dt_net *dt_net_new(int channels, int height, int width) {
@@ -2731,8 +2730,8 @@ DT_API dt_net *dt_net_new(int channels, int height, int width) {
     if (channels < 1 || height < 1 || width < 1 || channels > 65536 || height > 65536 ||
         width > 65536 || !dti_fits_image(shape))
         dti_list_fail(&net->list,
-                      dti_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels,
-                               height, width));
+                      dt_fail(DT_ESHAPE, "net: an input of %d x %d x %d makes no image", channels,
+                              height, width));
     return net;
 }
 
@@ -2880,7 +2879,6 @@ static void dti_plan_ops(dt_net *net) {
 static void dti_note_reader(dt_net *net, int op, int tensor) {
     dti_tensor *t = &net->tensor[tensor];
     ++t->readers;
-    t->last = op;
     if (net->op[op].class->reads & DTI_READS_X) t->kept |= DTI_READS_Y;
 }
 
@@ -2895,12 +2893,10 @@ static bool dti_may_overwrite(const dt_net *net, const dti_op *op) {
 static void dti_plan_tensors(dt_net *net) {
     memset(net->tensor, 0, sizeof net->tensor);
     memcpy(net->tensor[0].shape, net->list.input, sizeof net->list.input);
-    net->tensor[0].maker = -1;
     for (int i = 0; i < net->ops; ++i) {
         const dti_op *op = &net->op[i];
         dti_tensor *y = &net->tensor[op->made];
         memcpy(y->shape, op->out, sizeof y->shape);
-        y->maker = i;
         y->kept |= op->class->reads & (DTI_READS_Y | DTI_READS_SIGN);
         y->learns = op->layer->params > 0 || net->tensor[op->tensor].learns ||
                     (op->tensor2 >= 0 && net->tensor[op->tensor2].learns);
@@ -3132,38 +3128,38 @@ static void dti_initialise(dt_net *net) {
 }
 
 static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
-    if (net->list.error != DT_OK) return dti_fail(net->list.error, "%s", net->list.error_text);
-    if (net->list.closed) return dti_fail(DT_EARG, "net: built already");
-    if (!desc) return dti_fail(DT_EARG, "dt_net_build: desc must not be NULL");
+    if (net->list.error != DT_OK) return dt_fail(net->list.error, "%s", net->list.error_text);
+    if (net->list.closed) return dt_fail(DT_EARG, "net: built already");
+    if (!desc) return dt_fail(DT_EARG, "dt_net_build: desc must not be NULL");
     if (desc->batch < 1 || desc->batch > 1 << 20)
-        return dti_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
-    if (net->list.layers == 0) return dti_fail(DT_EARG, "net: it has no layers");
+        return dt_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
+    if (net->list.layers == 0) return dt_fail(DT_EARG, "net: it has no layers");
     const int *out = dti_tensor_shape(&net->list, net->list.layers);
     if (out[1] != 1 || out[2] != 1)
-        return dti_fail(DT_ESHAPE,
-                        "net: the last layer gives %d x %d x %d; it must give one number a class "
-                        "(end in dt_linear)",
-                        out[0], out[1], out[2]);
+        return dt_fail(DT_ESHAPE,
+                       "net: the last layer gives %d x %d x %d; it must give one number a class "
+                       "(end in dt_linear)",
+                       out[0], out[1], out[2]);
     for (int i = 1; i < net->list.layers; ++i) {
         bool read = false;
         for (int k = i; k < net->list.layers; ++k)
             read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
         if (!read)
-            return dti_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes",
-                            net->list.layer[i - 1].name, i - 1);
+            return dt_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes",
+                           net->list.layer[i - 1].name, i - 1);
     }
     return DT_OK;
 }
 
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
-    if (!net) return dti_fail(DT_ENOMEM, "net: no memory for the net itself");
+    if (!net) return dt_fail(DT_ENOMEM, "net: no memory for the net itself");
     DT_TRY(dti_build_check(net, desc));
     DT_TRY(dti_check_arithmetic());
     net->desc = *desc;
     net->classes = dti_tensor_shape(&net->list, net->list.layers)[0];
     net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
     dti_plan_parameters(net);
-    if (net->trained == 0) return dti_fail(DT_EARG, "net: it has no parameters");
+    if (net->trained == 0) return dt_fail(DT_EARG, "net: it has no parameters");
     dti_plan_ops(net);
     dti_plan_tensors(net);
     dti_plan_stretches(net);
@@ -3223,14 +3219,14 @@ static dt_err dti_check_images(const dt_net *net, const char *name, int channels
                                int width, const float *mean, const float *std) {
     const int *in = dti_image_shape(net);
     if (channels != in[0] || height != in[1] || width != in[2])
-        return dti_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
-                        channels, height, width, in[0], in[1], in[2]);
+        return dt_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
+                       channels, height, width, in[0], in[1], in[2]);
     for (int c = 0; c < channels; ++c)
         if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
-            return dti_fail(DT_EARG,
-                            "%s: channel %d has the mean %g and the standard deviation %g; needs "
-                            "numbers, the second above 0",
-                            name, c, (double)mean[c], (double)std[c]);
+            return dt_fail(DT_EARG,
+                           "%s: channel %d has the mean %g and the standard deviation %g; needs "
+                           "numbers, the second above 0",
+                           name, c, (double)mean[c], (double)std[c]);
     return DT_OK;
 }
 
@@ -3239,20 +3235,20 @@ static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     const bool told = batch->channels || batch->height || batch->width;
     if (batch->count &&
         !(batch->pixels && batch->labels && batch->mean && batch->std && batch->index))
-        return dti_fail(
+        return dt_fail(
             DT_EARG,
             "net: of a batch of %u samples, pixels, labels, mean, std and index must not be NULL",
             (unsigned)batch->count);
     if (batch->count > (uint32_t)net->max_groups * DT_LANES)
-        return dti_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count,
-                        net->max_groups * DT_LANES);
+        return dt_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count,
+                       net->max_groups * DT_LANES);
     if (batch->global_count < batch->count || batch->global_count < 1)
-        return dti_fail(DT_EARG, "net: %u samples here but %u in the global batch",
-                        (unsigned)batch->count, (unsigned)batch->global_count);
+        return dt_fail(DT_EARG, "net: %u samples here but %u in the global batch",
+                       (unsigned)batch->count, (unsigned)batch->global_count);
     for (uint32_t i = 0; i < batch->count; ++i)
         if (batch->rows && batch->index[i] >= batch->rows)
-            return dti_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i,
-                            (unsigned)batch->index[i], (unsigned)batch->rows);
+            return dt_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i,
+                           (unsigned)batch->index[i], (unsigned)batch->rows);
     if (batch->count == 0) return DT_OK;
     return dti_check_images(net, "the batch", told ? batch->channels : in[0],
                             told ? batch->height : in[1], told ? batch->width : in[2], batch->mean,
@@ -3328,8 +3324,8 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
         net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
         net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
         if (net->label[i] >= net->classes)
-            return dti_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes",
-                            (unsigned)net->sample[i], net->label[i], net->classes);
+            return dt_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes",
+                           (unsigned)net->sample[i], net->label[i], net->classes);
     }
     for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
     net->loaded = true;
@@ -3357,10 +3353,10 @@ static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
     for (int i = 0; i < net->params; ++i)
         for (size_t k = 0; k < dt_tensor_count(&net->param[i].value); ++k)
             if (!(fabsf(net->param[i].value.data[k]) <= FLT_MAX))
-                return dti_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g",
-                                (unsigned)sample, (double)loss, net->param[i].name, k,
-                                (double)net->param[i].value.data[k]);
-    return dti_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
+                return dt_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g",
+                               (unsigned)sample, (double)loss, net->param[i].name, k,
+                               (double)net->param[i].value.data[k]);
+    return dt_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
 }
 
 /* Loss and score of one lane group from its logits. */
@@ -3396,7 +3392,7 @@ static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begi
 DT_API dt_err dt_forward(dt_net *net) {
     DT_TRY(dti_ready(__func__, net));
     if (!net->loaded)
-        return dti_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
+        return dt_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
     net->forwarded = net->masked = false;
     DT_TRY(dti_check_thread());
     dti_pass run = dti_pass_of(net);
@@ -3417,11 +3413,11 @@ static dt_err dti_bad_gradient(const dt_net *net, size_t at, float value) {
     for (int i = 0; i < net->params; ++i) {
         const dt_param *p = &net->param[i];
         if (at >= p->offset && at < p->offset + dt_tensor_count(&p->value))
-            return dti_fail(DT_ENUMERIC,
-                            "gradient of %s[%zu] is %g, which an exact sum cannot hold", p->name,
-                            at - p->offset, (double)value);
+            return dt_fail(DT_ENUMERIC,
+                           "gradient of %s[%zu] is %g, which an exact sum cannot hold", p->name,
+                           at - p->offset, (double)value);
     }
-    return dti_fail(DT_ENUMERIC, "gradient [%zu] is %g", at, (double)value);
+    return dt_fail(DT_ENUMERIC, "gradient [%zu] is %g", at, (double)value);
 }
 
 /* Adds one lane group's share of one layer's parameter gradient. */
@@ -3493,7 +3489,7 @@ static void dti_loss_backward(dt_net *net) {
 
 DT_API dt_err dt_backward(dt_net *net) {
     DT_TRY(dti_ready(__func__, net));
-    if (!net->masked) return dti_fail(DT_EARG, "net: dt_forward comes before dt_backward");
+    if (!net->masked) return dt_fail(DT_EARG, "net: dt_forward comes before dt_backward");
     const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
     dti_pass run = dti_pass_of(net);
     if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
@@ -3556,14 +3552,14 @@ DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
     DTI_NEED(net, "net", NULL);
     return i >= 0 && i < net->params
                ? &net->param[i]
-               : (dti_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
+               : (dt_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
 }
 
 DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
     DTI_NEED(net && name, "net and name", NULL);
     for (int i = 0; i < net->params; ++i)
         if (strcmp(net->param[i].name, name) == 0) return &net->param[i];
-    return dti_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
+    return dt_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
 }
 
 static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
@@ -3573,11 +3569,11 @@ static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, in
 
 static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
     DT_TRY(dti_ready(who, net));
-    if (!net->forwarded) return dti_fail(DT_EARG, "%s: dt_forward comes first", who);
+    if (!net->forwarded) return dt_fail(DT_EARG, "%s: dt_forward comes first", who);
     if (i < 0 || (uint32_t)i >= net->batch.count)
-        return dti_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i,
-                        (unsigned)net->batch.count);
-    return out ? DT_OK : dti_fail(DT_EARG, "%s: out must not be NULL", who);
+        return dt_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i,
+                       (unsigned)net->batch.count);
+    return out ? DT_OK : dt_fail(DT_EARG, "%s: out must not be NULL", who);
 }
 
 DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out) {
@@ -3634,7 +3630,7 @@ DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_second
                                 double *backward_seconds) {
     DTI_NEED(net, "net", NULL);
     if (i < 0 || i >= net->list.layers)
-        return dti_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
+        return dt_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
     if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
     if (backward_seconds)
         *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
@@ -3675,7 +3671,8 @@ typedef struct dt_optimizer dt_optimizer;
 DT_API void dt_optimizer_free(dt_optimizer *opt);
 
 DT_API void dt_optimizer_step(dt_optimizer *opt);              /* values += change(gradients) */
-/* dt_optimizer_change: the step's change without taking it; out [dt_net_count], overwritten. Advances the state. */
+/* dt_optimizer_change: the step's change without taking it; out [dt_net_count]: of
+   the trained parameters, which come first, overwritten. Advances the state. */
 DT_API void dt_optimizer_change(dt_optimizer *opt, float *out);
 /* forgets momentum and the step count */
 DT_API void dt_optimizer_reset(dt_optimizer *opt);
@@ -3714,13 +3711,13 @@ static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* f
 static dt_err dti_lr_check(const char *name, float lr) {
     return lr > 0.0f && lr <= FLT_MAX
                ? DT_OK
-               : dti_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
+               : dt_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
 }
 
 static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr,
                                        const float setting[DTI_KNOBS]) {
     if (!net || !net->list.closed) {
-        dti_fail(DT_EARG, "%s: the net must be built first", class->name);
+        dt_fail(DT_EARG, "%s: the net must be built first", class->name);
         return NULL;
     }
     if (dti_ready(class->name, net) != DT_OK) return NULL;
@@ -3757,8 +3754,8 @@ DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
 DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
     DTI_NEED(opt && net, "opt and net", NULL);
     if (net->trained != opt->count) {
-        dti_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->count,
-                 net->trained);
+        dt_fail(DT_ESHAPE, "optimizer: the nets have %zu and %zu parameters", opt->count,
+                net->trained);
         return NULL;
     }
     return dti_optimizer_new(net, opt->class, opt->lr, opt->setting);
@@ -3834,14 +3831,14 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
     DTI_NEED(d, "desc", NULL);
     if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) ||
         !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
-        dti_fail(DT_EARG,
-                 "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening "
-                 "at most 1",
-                 (double)d->momentum, (double)d->dampening, (double)d->weight_decay);
+        dt_fail(DT_EARG,
+                "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening "
+                "at most 1",
+                (double)d->momentum, (double)d->dampening, (double)d->weight_decay);
         return NULL;
     }
     if (d->nesterov && !(d->momentum > 0.0f && d->dampening <= 0.0f)) {
-        dti_fail(DT_EARG, "sgd: nesterov needs a momentum above 0 and no dampening");
+        dt_fail(DT_EARG, "sgd: nesterov needs a momentum above 0 and no dampening");
         return NULL;
     }
     const float setting[DTI_KNOBS] = { d->momentum, d->dampening, d->weight_decay, d->nesterov };
@@ -3897,10 +3894,10 @@ DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
     DTI_NEED(d, "desc", NULL);
     if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f &&
           d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
-        dti_fail(DT_EARG,
-                 "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, "
-                 "weight decay >= 0",
-                 (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
+        dt_fail(DT_EARG,
+                "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, "
+                "weight decay >= 0",
+                (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
         return NULL;
     }
     const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->weight_decay };
@@ -4217,7 +4214,7 @@ DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out) {
             *out = (dt_algorithm)a;
             return DT_OK;
         }
-    return dti_fail(DT_EARG, "algorithm \"%s\" is not one of auto, naive, tree, ring, doubling, halving, mpi, shared", name);
+    return dt_fail(DT_EARG, "algorithm \"%s\" is not one of auto, naive, tree, ring, doubling, halving, mpi, shared", name);
 }
 
 static bool dti_schedule_step(dti_schedule *schedule, int k, int rank, int p, size_t n, dt_step *s) {
@@ -4231,7 +4228,7 @@ static bool dti_schedule_step(dti_schedule *schedule, int k, int rank, int p, si
 DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, size_t n, dt_step *step) {
     DTI_NEED(step, "step", false);
     if (k < 0 || p < 1 || p > 65536 || rank < 0 || rank >= p || (unsigned)algorithm >= DT_ALGORITHMS)
-        return dti_fail(DT_EARG, "all-reduce: there is no step %d of rank %d of %d with algorithm %d", k, rank, p, (int)algorithm), false;
+        return dt_fail(DT_EARG, "all-reduce: there is no step %d of rank %d of %d with algorithm %d", k, rank, p, (int)algorithm), false;
     return dti_algorithms[algorithm].schedule && dti_schedule_step(dti_algorithms[algorithm].schedule, k, rank, p, n, step);
 }
 #endif
@@ -4453,7 +4450,7 @@ DT_API dt_comm_cost dt_comm_times(const dt_comm *c) { DTI_NEED(c, "comm", ((dt_c
 DT_API void dt_comm_abort(dt_comm *c, int exit_code) { DTI_NEED(c, "comm", ); c->backend->stop(c, exit_code); }
 
 static dt_err dti_check_rank(const dt_comm *c, const char *who, int rank) {
-    return rank >= 0 && rank < c->size ? DT_OK : dti_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
+    return rank >= 0 && rank < c->size ? DT_OK : dt_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
 }
 
 DT_API const char *dt_comm_host(const dt_comm *c, int rank) {
@@ -4534,8 +4531,8 @@ static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     if (!letter) return DT_OK;
     m->pending = false;
     if (letter->bytes != m->bytes || letter->tag != m->tag)
-        return dti_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
-                        c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
+        return dt_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
+                       c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
     memcpy(m->buf, letter->buf, m->bytes);
     atomic_store_explicit(&letter->taken, 1, memory_order_release);
     return DT_OK;
@@ -4651,7 +4648,7 @@ DT_API dt_comm *dt_comm_alone(void) {
         c->board = board, c->boxes = boxes;
         dt_comm_free(c), c = NULL;
     }
-    if (!c) dti_fail(DT_ENOMEM, "no memory for a communicator");
+    if (!c) dt_fail(DT_ENOMEM, "no memory for a communicator");
     return c;
 }
 
@@ -4693,30 +4690,30 @@ static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
     if (first < 0) return DT_OK;
     if (atomic_load(&board->hung)) {
         int witness = first == 0;                                        /* any other rank has given up, and says why */
-        return dti_fail(DT_ECOMM, "%s", ranks[witness].message);
+        return dt_fail(DT_ECOMM, "%s", ranks[witness].message);
     }
-    if (ranks[first].result != DT_OK) return dti_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
-    return dti_fail(DT_ECOMM, "rank %d stopped the job", first);
+    if (ranks[first].result != DT_OK) return dt_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
+    return dt_fail(DT_ECOMM, "rank %d stopped the job", first);
 }
 
 DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
-    if (p < 1 || p > 1024) return dti_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
+    if (p < 1 || p > 1024) return dt_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
     DTI_NEED(fn, "fn", DT_EARG);
     dti_board *board = NULL;
     dti_mailbox *boxes = NULL;
     dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
     bool good = ranks && dti_threads_share(p, &board, &boxes), joined = true;
-    dt_err result = good ? DT_OK : dti_fail(DT_ENOMEM, "no memory for %d ranks", p);
+    dt_err result = good ? DT_OK : dt_fail(DT_ENOMEM, "no memory for %d ranks", p);
 
     for (int r = 0; r < p && good; ++r) {
         ranks[r].comm = dti_comm_new(&dti_threads, r, p), ranks[r].fn = fn, ranks[r].arg = arg;
         good = ranks[r].comm && dti_threads_join(ranks[r].comm, board, boxes) == DT_OK;
-        if (!good) result = dti_fail(DT_ENOMEM, "no memory for rank %d", r);
+        if (!good) result = dt_fail(DT_ENOMEM, "no memory for rank %d", r);
     }
     for (int r = 1; r < p && good; ++r) {
         ranks[r].running = pthread_create(&ranks[r].thread, NULL, dti_rank_main, &ranks[r]) == 0;
         if (ranks[r].running) continue;
-        result = dti_fail(DT_ENOMEM, "rank %d of %d: the system gives no more threads", r, p);
+        result = dt_fail(DT_ENOMEM, "rank %d of %d: the system gives no more threads", r, p);
         dt_comm_abort(ranks[r].comm, 1);                                 /* those that run already must not wait for it */
         good = false;
     }
@@ -4814,8 +4811,8 @@ static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm al
     net->fixed[net->count] = wish;
     size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
     if (at < net->count)
-        return dti_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at,
-                        (double)net->values[at]);
+        return dt_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at,
+                       (double)net->values[at]);
     DT_TRY(dt_allreduce(comm, net->fixed, net->count + 1, DT_I64, DT_SUM, algorithm));
     for (size_t i = 0; i < net->count; ++i)
         net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
@@ -4946,12 +4943,12 @@ typedef struct dt_train_result {
 static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
                               const dt_train_desc *d) {
     DT_TRY(dti_ready(who, net));
-    if (!opt || !d) return dti_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
+    if (!opt || !d) return dt_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
     if (opt->values != net->values)
-        return dti_fail(DT_EARG, "%s: the optimizer was made for another net", who);
-    if (d->epochs < 1) return dti_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
+        return dt_fail(DT_EARG, "%s: the optimizer was made for another net", who);
+    if (d->epochs < 1) return dt_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
     if (d->batch < 1)
-        return dti_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
+        return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
     DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
     return dti_check_data("training", net, d->data);
 }
@@ -5265,7 +5262,7 @@ DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks);
 
 #ifdef DTI_IMPLEMENT
 DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
-    if (ranks < 1) return dti_fail(DT_EARG, "dt_psgd_batch: %d ranks; needs at least 1", ranks), 0;
+    if (ranks < 1) return dt_fail(DT_EARG, "dt_psgd_batch: %d ranks; needs at least 1", ranks), 0;
     const uint32_t share = batch / (uint32_t)ranks + (batch % (uint32_t)ranks != 0);
     /* of two ranks or more: at most 2^31 */
     return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES;
@@ -5277,8 +5274,8 @@ static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int
     const dt_dataset *data = run->d->data;
     const uint32_t n = data->count, k = (uint32_t)workers;
     if (n < k)
-        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n,
-                        workers);
+        return dt_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n,
+                       workers);
     if (!(*index = dti_alloc_many(dti_plus(n, (size_t)k + 1), sizeof **index))) return DT_ENOMEM;
     /* one permutation of all rows, and behind it where each worker's begin */
     uint32_t *start = *index + n;
@@ -5536,8 +5533,8 @@ static dt_err dti_worker_run(dti_worker *w) {
     if (pinned) (void)dti_cpus_set(&allowed);
     if (error == DT_OK) return DT_OK;
     atomic_store(&w->shared->stop, true);
-    return dti_fail(error, "Hogwild worker %d, epoch %d, step %u: %s", dt_comm_rank(comm),
-                    w->run.p.epoch, (unsigned)w->run.p.step, dt_error());
+    return dt_fail(error, "Hogwild worker %d, epoch %d, step %u: %s", dt_comm_rank(comm),
+                   w->run.p.epoch, (unsigned)w->run.p.step, dt_error());
 }
 
 static dt_err dti_worker_main(dt_comm *comm, void *shared) {
@@ -5591,14 +5588,14 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
     if (workers < 1 || workers > 1024)
-        return dti_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
+        return dt_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
     if (d->batch > (uint32_t)net->max_groups * DT_LANES)
-        return dti_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch,
-                        net->max_groups * DT_LANES);
+        return dt_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch,
+                       net->max_groups * DT_LANES);
     if (d->data->count < (uint32_t)workers)
-        return dti_fail(DT_EARG, "training: %u samples are too few for %d workers",
-                        (unsigned)d->data->count, workers);
-    if (pthread_mutex_init(&h.lock, NULL)) return dti_fail(DT_ENOMEM, "Hogwild: no lock");
+        return dt_fail(DT_EARG, "training: %u samples are too few for %d workers",
+                       (unsigned)d->data->count, workers);
+    if (pthread_mutex_init(&h.lock, NULL)) return dt_fail(DT_ENOMEM, "Hogwild: no lock");
     dt_err error = dti_hogwild_train(net, workers, &h, result);
     pthread_mutex_destroy(&h.lock);
     if (h.worker) dt_net_free(h.worker[0].run.net);
@@ -7864,7 +7861,7 @@ static dt_err dti_check_thread(void) {
     if (dti_bits(least * half) != dti_bits(denormal) || dti_bits(denormal / half) != dti_bits(least))
         does = "takes numbers below 2^-126 for zero, as linking a library built with -Ofast makes it do";
     if (!does) return DT_OK;
-    return dti_fail(DT_ENUMERIC, "this thread's processor %s; call fesetenv(FE_DFL_ENV) first", does);
+    return dt_fail(DT_ENUMERIC, "this thread's processor %s; call fesetenv(FE_DFL_ENV) first", does);
 }
 
 /* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1. */
@@ -7904,8 +7901,8 @@ static dt_err dti_check_arithmetic(void) {
     DT_TRY(dti_check_thread());
     const char *rule = dti_broken_rule(ones, forty_one, zero);
     if (!rule) return DT_OK;
-    return dti_fail(DT_ENUMERIC, "the compiler broke a rule of arithmetic (%s); compile dtrain.h "
-                    "without -ffast-math and its parts", rule);
+    return dt_fail(DT_ENUMERIC, "the compiler broke a rule of arithmetic (%s); compile dtrain.h "
+                   "without -ffast-math and its parts", rule);
 }
 
 /* A hash of what may differ between two sound builds, or two machines, and then shows in a result's
@@ -8188,7 +8185,7 @@ static dt_err dti_steps_prepare(dt_comm *c, dti_flight *f) {
     dti_release(b->memory);
     b->memory = dti_alloc(most * f->size);
     b->bytes = b->memory ? most * f->size : 0;
-    return b->memory ? DT_OK : dti_fail(DT_ENOMEM, "all-reduce: no memory for %zu bytes", most * f->size);
+    return b->memory ? DT_OK : dt_fail(DT_ENOMEM, "all-reduce: no memory for %zu bytes", most * f->size);
 }
 
 static void dti_flight_end(dt_comm *c, dti_flight *f) {
@@ -8409,15 +8406,15 @@ static dt_err dti_flight_start(dt_comm *c, const dt_allreduce_desc *d, dti_sched
 
 static dt_err dti_pick(const dt_comm *c, dt_algorithm *a) {
     bool mpi = strcmp(c->backend->name, "MPI") == 0;
-    if ((unsigned)*a >= DT_ALGORITHMS) return dti_fail(DT_EARG, "all-reduce: there is no algorithm %d", (int)*a);
+    if ((unsigned)*a >= DT_ALGORITHMS) return dt_fail(DT_EARG, "all-reduce: there is no algorithm %d", (int)*a);
     if (c->size == 1) return DT_OK;
     if (*a == DT_AUTO) *a = c->algorithm;
     if (*a == DT_AUTO) *a = c->block ? DT_SHARED : DT_MPI;
     if (*a == DT_MPI && !mpi)
-        return dti_fail(DT_EARG, "all-reduce by mpi: the ranks are %s; start the program with mpiexec, or choose another algorithm",
-                        c->backend->name);
+        return dt_fail(DT_EARG, "all-reduce by mpi: the ranks are %s; start the program with mpiexec, or choose another algorithm",
+                       c->backend->name);
     if (*a == DT_SHARED && !c->block)
-        return dti_fail(DT_ECOMM, "all-reduce by shared: the ranks share no memory (%d hosts); choose auto, mpi or ring", c->hosts);
+        return dt_fail(DT_ECOMM, "all-reduce by shared: the ranks share no memory (%d hosts); choose auto, mpi or ring", c->hosts);
     return DT_OK;
 }
 
@@ -8432,8 +8429,8 @@ DT_API dt_err dt_comm_set_algorithm(dt_comm *c, dt_algorithm algorithm) {
 static dt_err dti_check_reduce(const dt_allreduce_desc *d) {
     DT_TRY(dti_check_enum("all-reduce", "type", d->type, DT_I64 + 1u));
     DT_TRY(dti_check_enum("all-reduce", "operation", d->op, DT_MAX + 1u));
-    if (!d->buf && d->n) return dti_fail(DT_EARG, "all-reduce: buf must not be NULL");
-    if (d->n > SIZE_MAX / 16) return dti_fail(DT_EARG, "all-reduce: %zu elements are more than memory can hold", d->n);
+    if (!d->buf && d->n) return dt_fail(DT_EARG, "all-reduce: buf must not be NULL");
+    if (d->n > SIZE_MAX / 16) return dt_fail(DT_EARG, "all-reduce: %zu elements are more than memory can hold", d->n);
     return DT_OK;
 }
 
@@ -8483,7 +8480,7 @@ DT_API dt_err dt_broadcast(dt_comm *c, void *buf, size_t bytes, int root) {
 DT_API dt_err dt_allgather(dt_comm *c, const void *mine, size_t bytes, void *all) {
     dt_request request;
     DTI_NEED(c && ((mine && all) || bytes == 0), "comm, mine and all", DT_EARG);
-    if (dti_times(bytes, (size_t)c->size) > SIZE_MAX / 2) return dti_fail(DT_EARG, "allgather: %zu bytes of each rank are more than memory can hold", bytes);
+    if (dti_times(bytes, (size_t)c->size) > SIZE_MAX / 2) return dt_fail(DT_EARG, "allgather: %zu bytes of each rank are more than memory can hold", bytes);
     if (bytes) memcpy((char *)all + (size_t)c->rank * bytes, mine, bytes);
     DT_TRY(dti_flight_start(c, &(dt_allreduce_desc){ .buf = all, .n = bytes * (size_t)c->size }, dti_step_allgather, 1, 0,
                             &request));
@@ -8514,8 +8511,8 @@ static dt_err dti_messages_wait(dt_comm *c, dti_message *out, dti_message *in) {
 /* Alone, a message to oneself would wait for ever for its other half. */
 static dt_err dti_message_check(const dt_comm *c, const char *what, int peer, int tag, bool both) {
     DT_TRY(dti_check_rank(c, what, peer));
-    if (peer == c->rank && !both) return dti_fail(DT_EARG, "%s: rank %d to itself; only dt_sendrecv can do that, to and from", what, peer);
-    if (tag < 0 || tag > 32000)      return dti_fail(DT_EARG, "%s: tag %d is not in 0..32000", what, tag);
+    if (peer == c->rank && !both) return dt_fail(DT_EARG, "%s: rank %d to itself; only dt_sendrecv can do that, to and from", what, peer);
+    if (tag < 0 || tag > 32000)      return dt_fail(DT_EARG, "%s: tag %d is not in 0..32000", what, tag);
     return DT_OK;
 }
 
@@ -8569,12 +8566,12 @@ static dt_err dti_mpi_failed(const dt_comm *c, const char *what, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(code, text, &length);
-    return dti_fail(DT_ECOMM, "rank %d: %s: %s", c->rank, what, text);
+    return dt_fail(DT_ECOMM, "rank %d: %s: %s", c->rank, what, text);
 }
 
 static dt_err dti_mpi_post(dt_comm *c, dti_message *m) {
     MPI_Comm comm = m->lane == DTI_FLIGHTS ? c->mpi_messages : c->mpi;
-    if (m->bytes > INT_MAX) return dti_fail(DT_EARG, "a message of %zu bytes is longer than 2 GB", m->bytes);
+    if (m->bytes > INT_MAX) return dt_fail(DT_EARG, "a message of %zu bytes is longer than 2 GB", m->bytes);
     int code = m->incoming ? MPI_Irecv(m->buf, (int)m->bytes, MPI_BYTE, m->peer, m->tag, comm, &m->mpi)
                            : MPI_Isend(m->buf, (int)m->bytes, MPI_BYTE, m->peer, m->tag, comm, &m->mpi);
     m->pending = true;
@@ -8591,13 +8588,13 @@ static dt_err dti_mpi_test(dt_comm *c, dti_message *m) {
     if (!m->incoming) return DT_OK;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     if ((size_t)bytes == m->bytes) return DT_OK;
-    return dti_fail(DT_ECOMM, "rank %d expects %zu bytes from rank %d, which sends %d", c->rank, m->bytes, m->peer, bytes);
+    return dt_fail(DT_ECOMM, "rank %d expects %zu bytes from rank %d, which sends %d", c->rank, m->bytes, m->peer, bytes);
 }
 
 static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) {
     MPI_Datatype type = f->d.type == DT_F32 ? MPI_FLOAT : f->d.type == DT_F64 ? MPI_DOUBLE : MPI_INT64_T;
     MPI_Op op = f->d.op == DT_SUM ? MPI_SUM : f->d.op == DT_MIN ? MPI_MIN : MPI_MAX;
-    if (f->d.n > INT_MAX) return dti_fail(DT_EARG, "all-reduce by mpi: %zu elements, at most %d", f->d.n, INT_MAX);
+    if (f->d.n > INT_MAX) return dt_fail(DT_EARG, "all-reduce by mpi: %zu elements, at most %d", f->d.n, INT_MAX);
     c->cost.bytes += f->d.n * f->size;
     int code = MPI_Iallreduce(MPI_IN_PLACE, f->d.buf, (int)f->d.n, type, op, c->mpi, &f->mpi);
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, "MPI_Iallreduce", code);
@@ -8747,7 +8744,7 @@ static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
     MPI_Comm_rank(group, &rank);
     MPI_Comm_size(group, &size);
     dt_comm *c = dti_comm_new(&dti_mpi, rank, size);
-    if (!c) return dti_fail(DT_ENOMEM, "no memory for a communicator"), NULL;
+    if (!c) return dt_fail(DT_ENOMEM, "no memory for a communicator"), NULL;
     c->ends_mpi = ends_mpi;
     MPI_Comm_dup(group, &c->mpi);
     MPI_Comm_dup(group, &c->mpi_messages);
@@ -8769,8 +8766,8 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
     DTI_NEED(mpi_comm_pointer, "mpi_comm_pointer", NULL);
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
-    if (!started || ended) return dti_fail(DT_EARG, "dt_comm_from_mpi: MPI %s", ended ? "has ended" : "has not been started"), NULL;
-    if (*(const MPI_Comm *)mpi_comm_pointer == MPI_COMM_NULL) return dti_fail(DT_EARG, "dt_comm_from_mpi: the group is MPI_COMM_NULL"), NULL;
+    if (!started || ended) return dt_fail(DT_EARG, "dt_comm_from_mpi: MPI %s", ended ? "has ended" : "has not been started"), NULL;
+    if (*(const MPI_Comm *)mpi_comm_pointer == MPI_COMM_NULL) return dt_fail(DT_EARG, "dt_comm_from_mpi: the group is MPI_COMM_NULL"), NULL;
     return dti_mpi_wrap(*(const MPI_Comm *)mpi_comm_pointer, false);
 }
 
@@ -8778,19 +8775,19 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
 static dt_err dti_enough_stack(void) {
     struct rlimit stack;
     if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= 192 * 1024) return DT_OK;
-    return dti_fail(DT_ECOMM, "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
-                    (unsigned)(stack.rlim_cur / 1024));
+    return dt_fail(DT_ECOMM, "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
+                   (unsigned)(stack.rlim_cur / 1024));
 }
 
 DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
     int started = 0, ended = 0, level = 0;
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
-    if (ended) return dti_fail(DT_EARG, "MPI has ended, and cannot be started again"), NULL;
+    if (ended) return dt_fail(DT_EARG, "MPI has ended, and cannot be started again"), NULL;
     if (!started && dti_enough_stack() != DT_OK) return NULL;
     if (!started) dti_shm_avoid();
     if (!started && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
-        return dti_fail(DT_ECOMM, "MPI did not start"), NULL;
+        return dt_fail(DT_ECOMM, "MPI did not start"), NULL;
     return dti_mpi_wrap(MPI_COMM_WORLD, !started);
 }
 
@@ -8815,7 +8812,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 
 #else /* without MPI */
 
-static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) { (void)c, (void)f; return dti_fail(DT_EARG, "no MPI"); }
+static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) { (void)c, (void)f; return dt_fail(DT_EARG, "no MPI"); }
 static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
     (void)c, (void)f, *done = true;
     return DT_OK;
@@ -8948,7 +8945,7 @@ static void dti_be_patient(dt_comm *c, double seconds) {
 
 DT_API void dt_comm_set_patience(dt_comm *c, double seconds) {
     DTI_NEED(c, "comm", );
-    if (!(seconds >= 0.0 && seconds < 4e6)) { (void)dti_fail(DT_EARG, "patience of %g seconds; needs 0 to 4000000", seconds); return; }
+    if (!(seconds >= 0.0 && seconds < 4e6)) { (void)dt_fail(DT_EARG, "patience of %g seconds; needs 0 to 4000000", seconds); return; }
     dti_be_patient(c, seconds);
 }
 
@@ -9135,9 +9132,9 @@ static dt_err dti_give_up(dt_comm *c, int failed) {
     int seat = 0;
     while (seat + 1 < c->here && DTI_GET(dti_pulse_at(c, seat)->rank) != failed) ++seat;
     if (dti_under_mpi(c) && !(fate && !DTI_GET(c->board->watched))) dti_doze(3000000);
-    if (!fate) return dti_fail(DT_ECOMM, "rank %d gave up because rank %d failed", c->rank, failed);
+    if (!fate) return dt_fail(DT_ECOMM, "rank %d gave up because rank %d failed", c->rank, failed);
     dti_obituary(c, seat, fate, text, sizeof text);
-    return dti_fail(DT_ECOMM, "%s", text);
+    return dt_fail(DT_ECOMM, "%s", text);
 }
 
 static bool dti_speaks_first(dt_comm *c) {
@@ -9179,8 +9176,8 @@ DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
     if (c->size == 1) return DT_OK;
     DT_TRY(dt_allgather(c, mine, sizeof mine, c->compared));
     const int other = dti_odd_one(c->compared + 1, 2, c->size), odd = dti_odd_one(c->compared, 2, c->size);
-    if (other >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) is elsewhere in the program: it does not compare \"%s\"", other, c->host[other], what);
-    if (odd >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) differs from the others in %s", odd, c->host[odd], what);
+    if (other >= 0) return dt_fail(DT_ECOMM, "rank %d (%s) is elsewhere in the program: it does not compare \"%s\"", other, c->host[other], what);
+    if (odd >= 0) return dt_fail(DT_ECOMM, "rank %d (%s) differs from the others in %s", odd, c->host[odd], what);
     return DT_OK;
 }
 
@@ -9278,13 +9275,13 @@ static dt_err dti_miss_a_host(dt_comm *c) {
         memcpy(what, p->last.what, sizeof what);
         what[sizeof what - 1] = '\0';
         if (p->last.step >= 0) snprintf(where, sizeof where, "%s step %lld", p->last.leaving ? "after" : "in", (long long)p->last.step);
-        return dti_fail(DT_ECOMM, "rank %d (%s, process %d) %s, last seen %s%s%s%s; the others have waited %d s", (int)p->last.rank,
-                        dt_comm_host(c, p->last.rank), (int)p->last.pid, p->last.leaving ? "has left, though others wait for it" : "is not heard from",
-                        where, what[0] ? " (" : "", what, what[0] ? ")" : "", (int)c->still);
+        return dt_fail(DT_ECOMM, "rank %d (%s, process %d) %s, last seen %s%s%s%s; the others have waited %d s", (int)p->last.rank,
+                       dt_comm_host(c, p->last.rank), (int)p->last.pid, p->last.leaving ? "has left, though others wait for it" : "is not heard from",
+                       where, what[0] ? " (" : "", what, what[0] ? ")" : "", (int)c->still);
     }
     if (standing < c->hosts || c->still <= patience) return DT_OK;
-    if (gone >= 0) return dti_fail(DT_ECOMM, "rank %d (%s) has left, though others wait for it", gone, dt_comm_host(c, gone));
-    return dti_fail(DT_ECOMM, "all ranks wait for each other: they do not call the same collectives");
+    if (gone >= 0) return dt_fail(DT_ECOMM, "rank %d (%s) has left, though others wait for it", gone, dt_comm_host(c, gone));
+    return dt_fail(DT_ECOMM, "all ranks wait for each other: they do not call the same collectives");
 }
 
 /* Says goodbye, and takes in what is still under way: each tells the others how many beats it has sent. */
@@ -9582,9 +9579,9 @@ static int dti_ranks_here(const dti_launcher *launcher) {
 static dt_err dti_no_process(const char *what) {
     struct rlimit most;
     if (errno != EAGAIN || getrlimit(RLIMIT_NPROC, &most) != 0 || most.rlim_cur == RLIM_INFINITY)
-        return dti_fail(DT_ECOMM, "no process for the %s of this rank: %s", what, strerror(errno));
-    return dti_fail(DT_ECOMM, "no process for the %s of this rank: all %llu that `ulimit -u` allows are in use",
-                    what, (unsigned long long)most.rlim_cur);
+        return dt_fail(DT_ECOMM, "no process for the %s of this rank: %s", what, strerror(errno));
+    return dt_fail(DT_ECOMM, "no process for the %s of this rank: all %llu that `ulimit -u` allows are in use",
+                   what, (unsigned long long)most.rlim_cur);
 }
 
 /* Forks the usher, who listens at the door. */
@@ -9764,7 +9761,7 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
     sigset_t all, before;
     pid_t parent = getpid(), child;
     struct dti_guard *guard = *made = dti_map(sizeof *guard);
-    if (!guard) return dti_fail(DT_ENOMEM, "no memory for a guardian");
+    if (!guard) return dt_fail(DT_ENOMEM, "no memory for a guardian");
     guard->lines = (dti_lines){ 0, -1, -1 };                             /* one rank alone has nobody to wait for */
     if (dti_launched_ranks() > 1) DT_TRY(dti_usher_call(&guard->lines));
     signal(SIGCHLD, SIG_DFL);
@@ -9938,7 +9935,7 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
 
 static dt_err dti_watcher_start(dt_comm *c, int fd) {
     if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
-    if (!c->board) return dti_fail(DT_ECOMM, "no watcher: the ranks of %s share no memory", c->host[c->rank]);
+    if (!c->board) return dt_fail(DT_ECOMM, "no watcher: the ranks of %s share no memory", c->host[c->rank]);
     if (c->seat != 0 || DTI_GET(c->board->watched)) return DT_OK;
     struct pollfd *process = dti_alloc((size_t)c->here * sizeof *process);
     if (!process) return DT_ENOMEM;
@@ -9948,7 +9945,7 @@ static dt_err dti_watcher_start(dt_comm *c, int fd) {
     dti_release(process);
     if (child < 0) DTI_SET(c->board->watched, 0);
     c->watcher = child > 0 ? (long)child : 0;
-    return child > 0 ? DT_OK : dti_fail(DT_ECOMM, "no watcher: fork failed");
+    return child > 0 ? DT_OK : dt_fail(DT_ECOMM, "no watcher: fork failed");
 }
 
 static void dti_watcher_stop(dt_comm *c) {
@@ -10017,7 +10014,7 @@ static void dti_note(dti_notes *n, bool error, const char *format, ...) {
     va_start(args, format);
     dti_vprint(line, sizeof line, format, args);
     va_end(args);
-    if (error && !n->error) dti_fail(DT_ECOMM, "%s", line);
+    if (error && !n->error) dt_fail(DT_ECOMM, "%s", line);
     n->error |= error;
     dti_add_text(n->text, n->size, error ? "error: " : "warning: ");
     dti_add_text(n->text, n->size, line), dti_add_text(n->text, n->size, "\n");
@@ -10037,7 +10034,7 @@ static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes 
         dti_note(n, true, "%s runs as one rank alone, though its environment says %s=%d: left over from another job, "
                  "or from a launcher that %s cannot reach; type %s -n %d %s, or unset %s", program,
                  launcher->size, jobs, mpi, instead, jobs, program, launcher->size);
-    else if (rank > 0) n->error = true, dti_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
+    else if (rank > 0) n->error = true, dt_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
     else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher->name, jobs, program);
     else if (strcmp(launcher->name, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
     else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher->name, jobs, program, mpi, instead, jobs, program);
@@ -10268,7 +10265,7 @@ DT_API dt_err dt_trace_start(dt_comm *c, size_t capacity) {
     dti_interval *room = dti_alloc_many(dti_plus(capacity, 1), sizeof *room);
     int64_t good = room != NULL;
     dt_err error = dt_allreduce(c, &good, 1, DT_I64, DT_MIN, DT_AUTO);
-    if (error == DT_OK && !good) error = dti_fail(DT_ENOMEM, "trace: no memory for %zu intervals on some rank", capacity);
+    if (error == DT_OK && !good) error = dt_fail(DT_ENOMEM, "trace: no memory for %zu intervals on some rank", capacity);
     if (error != DT_OK) return dti_release(room), error;
     double zero = dt_now(); /* the ranks of a host read one clock; another host's zero is when it hears of rank 0's */
     error = dt_broadcast(c, &zero, sizeof zero, 0);
@@ -10335,7 +10332,7 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     c->trace = trace;
     if (error == DT_OK) error = dt_allreduce(c, &failed, 1, DT_I64, DT_MAX, DT_AUTO);
     if (error == DT_OK && failed)
-        error = c->rank == 0 ? DT_EIO : dti_fail(DT_EIO, "%s: rank 0 cannot write the trace", path);
+        error = c->rank == 0 ? DT_EIO : dt_fail(DT_EIO, "%s: rank 0 cannot write the trace", path);
     return error;
 }
 #endif /* DTI_IMPLEMENT */
@@ -10463,22 +10460,22 @@ static FILE *dti_open_plain(const char *path) {
     struct stat s;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
         const char *kind = S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device";
-        dti_fail(DT_EIO, "%s is not a plain file but a %s", path, kind);
+        dt_fail(DT_EIO, "%s is not a plain file but a %s", path, kind);
         return NULL;
     }
 #endif
     errno = 0;
     FILE *f = fopen(path, "rb");
     if (!f)
-        dti_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+        dt_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
     return f;
 }
 
 /* A file being written. beside is empty where the target itself is written. */
 
 static dt_err dti_output_failed(const dti_output *o, int why) {
-    return dti_fail(DT_EIO, "%s: cannot write it: %s", o->path,
-                    why ? strerror(why) : "the reason is not known");
+    return dt_fail(DT_EIO, "%s: cannot write it: %s", o->path,
+                   why ? strerror(why) : "the reason is not known");
 }
 
 #ifdef DTI_POSIX_FILES
@@ -10901,10 +10898,10 @@ static dt_err dti_read_all(const char *path, unsigned char **bytes, size_t *size
     dt_err error = DT_OK;
     const long length = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
     *size = length < 0 ? 0 : (size_t)length;
-    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) error = dti_fail(DT_EIO, "%s: %s", path, strerror(errno));
+    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) error = dt_fail(DT_EIO, "%s: %s", path, strerror(errno));
     else if (!(*bytes = dti_alloc(*size + 1))) error = DT_ENOMEM;
     else if (fread(*bytes, 1, *size, f) != *size) {
-        error = dti_fail(DT_EIO, "%s: could not be read to its end", path);
+        error = dt_fail(DT_EIO, "%s: could not be read to its end", path);
         dti_release(*bytes);
     }
     fclose(f);
@@ -10916,8 +10913,8 @@ static dt_err dti_read_all(const char *path, unsigned char **bytes, size_t *size
 typedef struct dti_stretch { uint64_t begin, end; const dt_param *param; } dti_stretch;
 
 static dt_err dti_json_error(const dti_json *j, const char *path) {
-    return dti_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin),
-                    j->why);
+    return dt_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin),
+                   j->why);
 }
 
 /* "__metadata__" is for people: names and texts, which are read as strictly as the rest and then
@@ -10944,27 +10941,27 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
         if (!dti_json_name(j, word, sizeof word, &length)) break;
         for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
         if (k == 3 || seen[k]++)
-            return dti_fail(DT_EDATA, "%s: %s has %s %.*s", path, p->name,
-                            k == 3 ? "a key that the format does not know," : "two keys",
-                            dti_json_shown(j, from), from);
+            return dt_fail(DT_EDATA, "%s: %s has %s %.*s", path, p->name,
+                           k == 3 ? "a key that the format does not know," : "two keys",
+                           dti_json_shown(j, from), from);
         from = dti_json_here(j);
         if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
         else if (k == 2) ends = dti_json_wholes(j, range, 2);
         else if (dti_json_string(j, word, sizeof word, &length) &&
                  (length != 3 || strcmp(word, "F32") != 0))
-            return dti_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"F32\"", path, p->name,
-                            dti_json_shown(j, from), from);
+            return dt_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"F32\"", path, p->name,
+                           dti_json_shown(j, from), from);
     }
     if (j->why) return dti_json_error(j, path);
     for (int k = 0; k < 3; ++k)
-        if (!seen[k]) return dti_fail(DT_EDATA, "%s: %s has no \"%s\"", path, p->name, keys[k]);
+        if (!seen[k]) return dt_fail(DT_EDATA, "%s: %s has no \"%s\"", path, p->name, keys[k]);
     bool same = rank == p->value.rank;
     for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)p->value.shape[d];
-    if (!same) return dti_fail(DT_EDATA, "%s: %s has another shape than the net's", path, p->name);
+    if (!same) return dt_fail(DT_EDATA, "%s: %s has another shape than the net's", path, p->name);
     const size_t bytes = dt_tensor_count(&p->value) * sizeof(float);
     if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
-        return dti_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie",
-                        path, p->name, bytes);
+        return dt_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie",
+                       path, p->name, bytes);
     s->begin = range[0], s->end = range[1];
     return DT_OK;
 }
@@ -10986,10 +10983,10 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
             ++i;
         const bool about = length == 12 && strcmp(name, "__metadata__") == 0;
         if (!about && i == net->params)
-            return dti_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown,
-                            as_written);
+            return dt_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown,
+                           as_written);
         if (about ? metadata : stretch[i].end > 0)
-            return dti_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
+            return dt_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
         if (about) { metadata = true; dti_skip_metadata(j); }
         else DT_TRY(dti_read_entry(j, &stretch[i], path));
     }
@@ -10998,7 +10995,7 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
     if (j->why) return dti_json_error(j, path);
     for (int i = 0; i < net->params; ++i)
         if (stretch[i].end == 0)
-            return dti_fail(DT_EDATA, "%s: has no %s", path, net->param[i].name);
+            return dt_fail(DT_EDATA, "%s: has no %s", path, net->param[i].name);
     return DT_OK;
 }
 
@@ -11014,14 +11011,14 @@ static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, 
     qsort(stretch, (size_t)count, sizeof *stretch, dti_by_begin);
     for (int i = 0; i < count; at = stretch[i++].end)
         if (stretch[i].begin != at)
-            return dti_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before "
-                            "it ends at %llu: %s", path, stretch[i].param->name,
-                            (unsigned long long)stretch[i].begin, (unsigned long long)at,
-                            stretch[i].begin > at ? "a hole" : "they overlap");
+            return dt_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before "
+                           "it ends at %llu: %s", path, stretch[i].param->name,
+                           (unsigned long long)stretch[i].begin, (unsigned long long)at,
+                           stretch[i].begin > at ? "a hole" : "they overlap");
     if (at != size)
-        return dti_fail(DT_EDATA,
-                        "%s: the parameters take %llu bytes, but %zu stand behind the header", path,
-                        (unsigned long long)at, size);
+        return dt_fail(DT_EDATA,
+                       "%s: the parameters take %llu bytes, but %zu stand behind the header", path,
+                       (unsigned long long)at, size);
     return DT_OK;
 }
 
@@ -11029,7 +11026,7 @@ static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t siz
                              const char *path) {
     const uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
     if (size < 8 || length < 2 || length > size - 8 || bytes[8] != '{')
-        return dti_fail(DT_EDATA, "%s: is not a safetensors file (%zu bytes)", path, size);
+        return dt_fail(DT_EDATA, "%s: is not a safetensors file (%zu bytes)", path, size);
     const unsigned char *data = bytes + 8 + length;
     const char *text = (const char *)bytes + 8;
     dti_json json = { text, text, text + length, NULL };
@@ -11080,8 +11077,8 @@ static dt_err dti_csv_look(const char *path, const char *header, bool *empty, bo
     *torn = !*empty && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
     fclose(f);
     if (*empty || strcmp(first, header) == 0) return DT_OK;
-    return dti_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file",
-                    path, first, header);
+    return dt_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file",
+                   path, first, header);
 }
 
 DT_API dt_err dt_csv_check(const char *path, const char *header) {
@@ -11578,9 +11575,9 @@ static void dti_develop(uint8_t *out, const int32_t *nearest, const dti_hand *h,
 static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint64_t seed) {
     dti_digit digits[10];
     int32_t nearest[DTI_DIGIT_PIXELS];
-    if (!d) return dti_fail(DT_EARG, "dt_dataset_synthetic: d must not be NULL");
+    if (!d) return dt_fail(DT_EARG, "dt_dataset_synthetic: d must not be NULL");
     memset(d, 0, sizeof *d);
-    if (count == 0) return dti_fail(DT_EARG, "a synthetic set needs at least 1 image");
+    if (count == 0) return dt_fail(DT_EARG, "a synthetic set needs at least 1 image");
     const dt_err err = dti_dataset_alloc(d, count, DTI_DIGIT_SIDE, DTI_DIGIT_SIDE, 10);
     if (err != DT_OK) {
         dt_dataset_free(d);
@@ -11756,7 +11753,6 @@ DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height);
 #endif
 
 #ifdef DTI_IMPLEMENT
-#include <limits.h>
 #if !defined(INCLUDE_STB_IMAGE_WRITE_H) /* else the program has its own */
 #define STB_IMAGE_WRITE_STATIC
 #define STB_IMAGE_WRITE_IMPLEMENTATION
@@ -11891,7 +11887,7 @@ DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc) {
     const char *said = d->caption ? d->caption : "";
     if (c->caption) c->said = (size_t)snprintf(c->caption, room, "%s%s%s", said, *said && *machine ? "\n" : "", machine);
     if (d->width < 0 || d->height < 0 || d->width > 8192 || d->height > 8192)
-        dti_chart_fail(c, dti_fail(DT_EARG, "chart: a canvas of %d x %d pixels; 1 to 8192 each way", d->width, d->height));
+        dti_chart_fail(c, dt_fail(DT_EARG, "chart: a canvas of %d x %d pixels; 1 to 8192 each way", d->width, d->height));
     dti_chart_enum(c, "scale", d->x_scale, DT_LOG10 + 1u), dti_chart_enum(c, "scale", d->y_scale, DT_LOG10 + 1u);
     dti_chart_enum(c, "tick format", d->x_format, DT_TICKS_PERCENT + 1u), dti_chart_enum(c, "tick format", d->y_format, DT_TICKS_PERCENT + 1u);
     return c;
@@ -11911,8 +11907,8 @@ DT_API void dt_chart_free(dt_chart *c) {
 
 /* An item of the chart, NULL if there is no chart or something has failed; `told` is what it was told of it, good if that can be meant. */
 static dti_item *dti_chart_add(dt_chart *c, const char *who, const void *told, bool good, dti_chart_kind kind, int colours) {
-    if (c && !told) dti_chart_fail(c, dti_fail(DT_EARG, "%s: its description must not be NULL", who));
-    else if (c && !good) dti_chart_fail(c, dti_fail(DT_EARG, "%s: sizes, or an enum's value, that cannot be drawn", who));
+    if (c && !told) dti_chart_fail(c, dt_fail(DT_EARG, "%s: its description must not be NULL", who));
+    else if (c && !good) dti_chart_fail(c, dt_fail(DT_EARG, "%s: sizes, or an enum's value, that cannot be drawn", who));
     dti_item *item = c && c->failed == DT_OK ? dti_keep(c, NULL, sizeof *item) : NULL;
     if (!item) return NULL;
     item->kind = kind;
@@ -13162,8 +13158,8 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
 }
 
 static dt_err dti_chart_draw(dt_chart *c) {
-    if (!c) return dti_fail(DT_ENOMEM, "chart: no memory for the chart itself");
-    if (c->failed != DT_OK) return dti_fail(c->failed, "%s", c->why);
+    if (!c) return dt_fail(DT_ENOMEM, "chart: no memory for the chart itself");
+    if (c->failed != DT_OK) return dt_fail(c->failed, "%s", c->why);
     dti_layout l = { 0 };
     const dti_item *images = NULL;
     bool axes = false;
@@ -13188,7 +13184,7 @@ static dt_err dti_chart_draw(dt_chart *c) {
     } else dti_draw_images(c, &images->as.images);
     dti_draw_frame(c, &l, axes);
     for (size_t i = 0; i < 3 * (size_t)c->w * (size_t)c->h; ++i) c->bytes[i] = (uint8_t)(fminf(1, fmaxf(0, c->rgb[i])) * 255 + 0.5f);
-    return c->failed == DT_OK ? DT_OK : dti_fail(c->failed, "%s", c->why);
+    return c->failed == DT_OK ? DT_OK : dt_fail(c->failed, "%s", c->why);
 }
 
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
@@ -13206,12 +13202,12 @@ DT_API dt_err dt_chart_check(dt_chart *c) {
         for (int k = 0; k < 4; ++k) {
             const float x = t->box.corner[k][0], y = t->box.corner[k][1];
             if (x < 0 || y < 0 || x > (float)c->w || y > (float)c->h)
-                return dti_fail(DT_ESHAPE, "chart: text \"%s\" reaches (%.0f, %.0f), outside of the canvas of %d x %d",
-                                t->head, (double)x, (double)y, c->w, c->h);
+                return dt_fail(DT_ESHAPE, "chart: text \"%s\" reaches (%.0f, %.0f), outside of the canvas of %d x %d",
+                               t->head, (double)x, (double)y, c->w, c->h);
         }
         for (int j = 0; j < i; ++j)
             if (dti_boxes_meet(&t->box, &c->texts[j].box, 0.5f))
-                return dti_fail(DT_ESHAPE, "chart: texts \"%s\" and \"%s\" overlap", c->texts[j].head, t->head);
+                return dt_fail(DT_ESHAPE, "chart: texts \"%s\" and \"%s\" overlap", c->texts[j].head, t->head);
     }
     return DT_OK;
 }
@@ -13226,7 +13222,7 @@ DT_API dt_err dt_chart_write(dt_chart *c, const char *png) {
     if (stbi_write_png_to_func(dti_png_bytes, out.file, c->w, c->h, 3, c->bytes, 3 * c->w))
         return dti_output_close(&out);
     dti_output_drop(&out);
-    return dti_fail(DT_ENOMEM, "%s: there is no memory to compress the picture", png);
+    return dt_fail(DT_ENOMEM, "%s: there is no memory to compress the picture", png);
 }
 
 static void dti_csv_text(FILE *f, const char *s) {
@@ -13284,10 +13280,10 @@ static void dti_csv_item(FILE *f, const dti_item *item, double x_lo, double x_hi
 DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     char path[1024];
     DTI_NEED(png, "png", DT_EARG);
-    if (!c) return dti_fail(DT_ENOMEM, "chart: no memory for the chart itself");
-    if (c->failed != DT_OK) return dti_fail(c->failed, "%s", c->why);
+    if (!c) return dt_fail(DT_ENOMEM, "chart: no memory for the chart itself");
+    if (c->failed != DT_OK) return dt_fail(c->failed, "%s", c->why);
     const size_t n = strlen(png), stem = n > 4 && strcmp(png + n - 4, ".png") == 0 ? n - 4 : n;
-    if (stem + 5 > sizeof path) return dti_fail(DT_EARG, "chart: the path \"%.40s...\" has %zu bytes, more than 1019", png, n);
+    if (stem + 5 > sizeof path) return dt_fail(DT_EARG, "chart: the path \"%.40s...\" has %zu bytes, more than 1019", png, n);
     snprintf(path, sizeof path, "%.*s.csv", (int)stem, png);
     dti_output out;
     DT_TRY(dti_output_open(&out, path));
