@@ -3666,8 +3666,8 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
 #ifdef DTI_DECLARE
 typedef struct dt_optimizer dt_optimizer;
 
-/* dt_sgd [S9.2] and dt_adam [S9.3] make one for a net that is built: NULL with dt_error() on a setting that cannot be
-   meant. It steps this net's vectors, and ends before the net does. */
+/* The makers below, such as dt_sgd [S9.2], make one for a net that is built: NULL with dt_error() on
+   a setting that cannot be meant. It steps this net's vectors, and ends before the net does. */
 DT_API void dt_optimizer_free(dt_optimizer *opt);
 
 DT_API void dt_optimizer_step(dt_optimizer *opt);              /* values += change(gradients) */
@@ -3678,7 +3678,7 @@ DT_API void dt_optimizer_change(dt_optimizer *opt, float *out);
 DT_API void dt_optimizer_reset(dt_optimizer *opt);
 DT_API float dt_optimizer_lr(const dt_optimizer *opt);
 DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr);
-DT_API const char *dt_optimizer_name(const dt_optimizer *opt); /* "sgd", "adam" */
+DT_API const char *dt_optimizer_name(const dt_optimizer *opt); /* "sgd", "adam", ... */
 /* A second optimizer with the same settings and a fresh state, for another net of the same layers. */
 DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net);
 #endif
@@ -3867,17 +3867,17 @@ static void dti_adam_begin(dt_optimizer *opt) {
             (opt->steps ? opt->power[i] : 1.0) * (double)opt->setting[DTI_ADAM_BETA1 + i];
 }
 
-static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n,
-                            float *restrict change) {
+/* Moments and step of n parameters; decay: what is added to g as L2. */
+static void dti_adam_descend(const dt_optimizer *opt, size_t offset, size_t n, float decay,
+                             float *restrict change) {
     const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
                           *set = opt->setting;
     float *restrict m = opt->state[0] + offset, *restrict v = opt->state[1] + offset;
-    const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS],
-                wd = set[DTI_ADAM_DECAY];
+    const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS];
     const float rate = (float)((double)opt->lr / (1.0 - opt->power[0])),
                 root = (float)(1.0 / sqrt(1.0 - opt->power[1]));
     for (size_t i = 0; i < n; ++i) {
-        float g = grad[i] + wd * w[i];
+        float g = grad[i] + decay * w[i];
         m[i] = b1 * m[i] + (1.0f - b1) * g;
         v[i] = b2 * v[i] + (1.0f - b2) * g * g;
         change[i] = v[i];
@@ -3886,22 +3886,65 @@ static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n,
     for (size_t i = 0; i < n; ++i) change[i] = -rate * m[i] / (change[i] * root + eps);
 }
 
+static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n,
+                            float *restrict change) {
+    dti_adam_descend(opt, offset, n, opt->setting[DTI_ADAM_DECAY], change);
+}
+
 static const dti_optimizer_class dti_adam_class = {
     .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change
 };
 
-DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
-    DTI_NEED(d, "desc", NULL);
+static dt_optimizer *dti_adam_new(dt_net *net, const dti_optimizer_class *class,
+                                  const dt_adam_desc *d) {
     if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f &&
           d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
         dt_fail(DT_EARG,
-                "adam: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, "
+                "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, "
                 "weight decay >= 0",
-                (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
+                class->name, (double)d->beta1, (double)d->beta2, (double)d->eps,
+                (double)d->weight_decay);
         return NULL;
     }
     const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->weight_decay };
-    return dti_optimizer_new(net, &dti_adam_class, d->lr, setting);
+    return dti_optimizer_new(net, class, d->lr, setting);
+}
+
+DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
+    DTI_NEED(d, "desc", NULL);
+    return dti_adam_new(net, &dti_adam_class, d);
+}
+#endif
+
+/* ==== [S9.4] AdamW ======================================================== */
+
+/* Weight decay means to pull every weight towards 0 by the same share of itself. As L2 in Adam's g
+   it does not: there it is divided by sqrt(v), and a weight with large gradients is hardly pulled at
+   all. AdamW takes the decay out of g and applies it to the weight itself (Loshchilov, Hutter 2019,
+   "Decoupled weight decay regularization"). */
+#ifdef DTI_DECLARE
+/* w *= 1 - lr*wd;  then Adam's step [S9.3] with g as it is. &(dt_adam_desc){ DT_ADAMW_DEFAULTS }
+   says PyTorch's values: Adam's, and a weight decay of 0.01. */
+#define DT_ADAMW_DEFAULTS DT_ADAM_DEFAULTS, .weight_decay = 1e-2f
+DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+static void dti_adamw_change(const dt_optimizer *opt, size_t offset, size_t n,
+                             float *restrict change) {
+    const float *restrict w = opt->values + offset;
+    const float pull = opt->lr * opt->setting[DTI_ADAM_DECAY];
+    dti_adam_descend(opt, offset, n, 0.0f, change);
+    for (size_t i = 0; i < n; ++i) change[i] -= pull * w[i];
+}
+
+static const dti_optimizer_class dti_adamw_class = {
+    .name = "adamw", .states = 2, .begin = dti_adam_begin, .change = dti_adamw_change
+};
+
+DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *d) {
+    DTI_NEED(d, "desc", NULL);
+    return dti_adam_new(net, &dti_adamw_class, d);
 }
 #endif
 

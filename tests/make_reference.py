@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Writes tests/data/reference.bin: what PyTorch computes for two small cases that tests/test_net.c repeats.
+"""Writes what PyTorch computes for small cases that the tests repeat: tests/data/reference.bin (tests/test_net.c) and
+tests/data/steps.bin (tests/test_steps.c).
 
-    python3 tests/make_reference.py          (Debian: python3-torch; made with torch 1.13)
+    /usr/bin/python3 tests/make_reference.py [reference|steps ...]          (Debian: python3-torch; made with torch 1.13)
 
 Inputs and initial values are not in the file: both sides draw them from the generator below. PyTorch computes in double
-precision, so that its numbers are the better ones of the two. The file is a sequence of records, all little-endian:
+precision, so that its numbers are the better ones of the two. Each file is a sequence of records, all little-endian:
 
     name (24 bytes, zeros behind)   u32 count   count floats
 """
 import os
 import struct
+import sys
 
 import numpy as np
 import torch
@@ -124,19 +126,51 @@ def training(out, name, net, make):
     record(out, name + " values", flat[::7])
 
 
-def main():
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "reference.bin")
+def reference(out):
     sgd, adam = torch.optim.SGD, torch.optim.Adam
-    with open(path, "wb") as out:
-        gradients(out, "s0", S0Net())
-        gradients(out, "odd", OddNet())
-        training(out, "sgd", S0Net(), lambda w: sgd(w, lr=0.05))
-        training(out, "momentum", S0Net(), lambda w: sgd(w, lr=0.01, momentum=0.5))
-        training(out, "nesterov", S0Net(), lambda w: sgd(w, lr=0.01, momentum=0.9, weight_decay=1e-2, nesterov=True))
-        training(out, "dampening", S0Net(), lambda w: sgd(w, lr=0.02, momentum=0.8, dampening=0.3, weight_decay=1e-3))
-        training(out, "adam", S0Net(), lambda w: adam(w, lr=1e-3))
-        training(out, "adam decay", S0Net(), lambda w: adam(w, lr=2e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=1e-2))
-    print(path, os.path.getsize(path), "bytes")
+    gradients(out, "s0", S0Net())
+    gradients(out, "odd", OddNet())
+    training(out, "sgd", S0Net(), lambda w: sgd(w, lr=0.05))
+    training(out, "momentum", S0Net(), lambda w: sgd(w, lr=0.01, momentum=0.5))
+    training(out, "nesterov", S0Net(), lambda w: sgd(w, lr=0.01, momentum=0.9, weight_decay=1e-2, nesterov=True))
+    training(out, "dampening", S0Net(), lambda w: sgd(w, lr=0.02, momentum=0.8, dampening=0.3, weight_decay=1e-3))
+    training(out, "adam", S0Net(), lambda w: adam(w, lr=1e-3))
+    training(out, "adam decay", S0Net(), lambda w: adam(w, lr=2e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=1e-2))
+
+
+# ---- tests/test_steps.c: small layers, losses, optimizers over a hundred steps, schedules.
+
+
+def hundred_steps(out, name, make):
+    """Every third parameter after a hundred steps."""
+    net = OddNet()
+    x, y = data(net)
+    w = start(net)
+    opt = make(w)
+    for step in range(100):
+        opt.zero_grad()
+        loss_of(net, w, x, y, step).backward()
+        opt.step()
+    flat = np.concatenate([p.detach().numpy().ravel() for p in w])
+    record(out, name, flat[::3])
+
+
+def steps(out):
+    hundred_steps(out, "sgd", lambda w: torch.optim.SGD(w, lr=0.02))
+    hundred_steps(out, "momentum", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, weight_decay=1e-3))
+    hundred_steps(out, "nesterov", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, nesterov=True))
+    hundred_steps(out, "adam", lambda w: torch.optim.Adam(w, lr=1e-3, weight_decay=1e-2))
+    hundred_steps(out, "adamw", lambda w: torch.optim.AdamW(w, lr=1e-3))
+
+
+def main():
+    files = {"reference": reference, "steps": steps}
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
+    for name in sys.argv[1:] or files:
+        path = os.path.join(folder, name + ".bin")
+        with open(path, "wb") as out:
+            files[name](out)
+        print(path, os.path.getsize(path), "bytes")
 
 
 if __name__ == "__main__":

@@ -476,6 +476,13 @@ static void rows_of_optimizers(void) {
         NEUTRAL(dt_adam(none, &adam) == NULL, "must be built first");
         NEUTRAL(dt_adam(net, &(dt_adam_desc){ .lr = 1.0f, .beta1 = NAN }) == NULL, "beta1 nan");
     }
+    ROW(dt_adamw) {
+        const dt_adam_desc adamw = { DT_ADAMW_DEFAULTS };
+        NEUTRAL(dt_adamw(NULL, &adamw) == NULL, "adamw: the net must be built first");
+        NEUTRAL(dt_adamw(net, NULL) == NULL, "desc must not be NULL");
+        NEUTRAL(dt_adamw(none, &adamw) == NULL, "must be built first");
+        NEUTRAL(dt_adamw(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS, .weight_decay = -1.0f }) == NULL, "adamw: beta1 0.9");
+    }
     ROW(dt_optimizer_free) WORKS(DONE(dt_optimizer_free(NULL)));
     ROW(dt_optimizer_step) NEUTRAL(DONE(dt_optimizer_step(NULL)), "opt must not be NULL");
     ROW(dt_optimizer_change) {

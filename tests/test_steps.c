@@ -1,0 +1,166 @@
+/* What a step is made of: losses [S7], optimizers [S9], and the small layers of [S6] that no other test holds against PyTorch.
+
+   tests/data/steps.bin, made by tests/make_reference.py, holds PyTorch's numbers. A line for each,
+   "conformance NAME  largest difference X", tells how far dtrain's are from them: the largest difference over the largest number. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define DTRAIN_WITH_THREADS
+#define DTRAIN_IMPLEMENTATION
+#include "dtrain.h"
+
+#ifndef STEPS
+#define STEPS "tests/data/steps.bin"
+#endif
+
+#define ok(call) do { dt_err ok_ = (call); if (ok_ != DT_OK) fail_msg("%s: %s", dt_err_name(ok_), dt_error()); } while (0)
+
+/* ---- The generator and the data of make_reference.py. */
+
+enum { IMAGES = 48, BATCH = 37 };
+static uint32_t next_number(uint32_t *x) { return *x = *x * 1664525u + 1013904223u; }
+
+static uint32_t rows[BATCH];
+static uint8_t pixels[IMAGES * 3 * 17 * 13], labels[IMAGES];
+static const float mean[3] = { 0.45f, 0.45f, 0.45f }, deviation[3] = { 0.3f, 0.3f, 0.3f };
+
+static void make_data(size_t image_bytes, int classes) {
+    uint32_t x = 7;
+    for (size_t i = 0; i < IMAGES * image_bytes; ++i) pixels[i] = (uint8_t)(next_number(&x) >> 24);
+    for (size_t i = 0; i < IMAGES; ++i) labels[i] = (uint8_t)((next_number(&x) >> 24) % (uint32_t)classes);
+}
+
+static dt_batch batch_of_step(uint32_t step) {
+    for (uint32_t i = 0; i < BATCH; ++i) rows[i] = (step * 7 + i * 5) % IMAGES;
+    return (dt_batch){ .pixels = pixels, .labels = labels, .mean = mean, .std = deviation, .index = rows, .count = BATCH, .global_count = BATCH };
+}
+
+static void reference_values(dt_net *net) {
+    uint32_t x = 1;
+    for (int i = 0; i < dt_net_param_count(net); ++i) {
+        const dt_param *p = dt_net_param(net, i), *w = p->value.rank > 1 ? p : dt_net_param(net, i - 1);
+        const size_t fan_in = dt_tensor_count(&w->value) / (size_t)w->value.shape[0];
+        const float bound = 1.0f / sqrtf((float)fan_in);
+        for (size_t k = 0; k < dt_tensor_count(&p->value); ++k)
+            p->value.data[k] = (2.0f * ((float)(next_number(&x) >> 8) * 0x1p-24f) - 1.0f) * bound;
+    }
+}
+
+static float *reference(const char *name, size_t *count) { /* NULL if there is no such record */
+    FILE *f = fopen(STEPS, "rb");
+    char head[25] = { 0 };
+    unsigned char n[4];
+    if (!f) fail_msg("%s cannot be opened: run from the top folder", STEPS);
+    while (fread(head, 1, 24, f) == 24 && fread(n, 1, 4, f) == 4) {
+        *count = (size_t)dti_get_le(n, 4);
+        if (strcmp(head, name) != 0) { fseek(f, (long)(*count * 4), SEEK_CUR); continue; }
+        float *values = malloc(*count * sizeof *values);
+        for (size_t i = 0; i < *count; ++i) {
+            unsigned char b[4];
+            if (fread(b, 1, 4, f) != 4) fail_msg("%s ends early", STEPS);
+            const uint32_t bits = (uint32_t)dti_get_le(b, 4);
+            memcpy(&values[i], &bits, sizeof bits);
+        }
+        fclose(f);
+        return values;
+    }
+    fclose(f);
+    return NULL;
+}
+
+/* The largest difference of n numbers, each `stride` behind the last, from a record, over the record's largest number. */
+static double distance(const char *name, const float *got, size_t stride, size_t n) {
+    size_t count;
+    double largest = 0.0, worst = 0.0;
+    float *want = reference(name, &count);
+    if (!want || count != n) fail_msg("%s: %zu numbers, the reference has %zu", name, n, want ? count : 0);
+    for (size_t i = 0; i < n; ++i) {
+        const double d = fabs((double)got[i * stride] - (double)want[i]);
+        largest = fmax(largest, fabs((double)want[i]));
+        worst = d > worst || isnan(d) ? d : worst;
+    }
+    free(want);
+    return worst / largest;
+}
+
+static void conforms(const char *name, double difference, double bound) {
+    printf("conformance %-24s largest difference %.1e\n", name, difference);
+    if (!(difference <= bound)) fail_msg("%s: %g away from PyTorch, more than %g", name, difference, bound);
+}
+
+/* ---- A hundred steps of each optimizer. */
+
+static dt_net *odd_net(void) {
+    dt_net *net = dt_net_new(3, 17, 13);
+    dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 7, .kernel = 3, .stride = 2, .padding = 1, .no_bias = true });
+    dt_relu(net);
+    dt_conv2d(net, "conv2", &(dt_conv2d_desc){ .out = 9, .kernel = 3, .padding = 2 });
+    dt_maxpool2d(net, 5);
+    dt_linear(net, "fc1", 12);
+    dt_relu(net);
+    dt_linear(net, "fc2", 5);
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = BATCH }));
+    return net;
+}
+
+static dt_optimizer *sgd(dt_net *net) { return dt_sgd(net, &(dt_sgd_desc){ .lr = 0.02f }); }
+static dt_optimizer *momentum(dt_net *net) { return dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-3f }); }
+static dt_optimizer *nesterov(dt_net *net) { return dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.9f, .nesterov = true }); }
+static dt_optimizer *adam(dt_net *net) { return dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS, .weight_decay = 1e-2f }); }
+static dt_optimizer *adamw(dt_net *net) { return dt_adamw(net, &(dt_adam_desc){ DT_ADAMW_DEFAULTS }); }
+
+static const struct { const char *name; dt_optimizer *(*make)(dt_net *net); } optimizers[] = {
+    { "sgd", sgd }, { "momentum", momentum }, { "nesterov", nesterov }, { "adam", adam }, { "adamw", adamw },
+};
+
+static void a_hundred_steps(void **state) {
+    (void)state;
+    make_data(3 * 17 * 13, 5);
+    for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; ++i) {
+        dt_net *net = odd_net();
+        reference_values(net);
+        dt_optimizer *opt = optimizers[i].make(net);
+        if (!opt) fail_msg("%s", dt_error());
+        for (uint32_t step = 0; step < 100; ++step) {
+            const dt_batch batch = batch_of_step(step);
+            ok(dt_net_load(net, &batch));
+            ok(dt_forward(net));
+            ok(dt_backward(net));
+            dt_optimizer_step(opt);
+        }
+        conforms(optimizers[i].name, distance(optimizers[i].name, dt_net_values(net), 3, (dt_net_count(net) + 2) / 3), 1e-4);
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+}
+
+/* Decay alone: where gradients are zero, AdamW shrinks a weight by lr*wd of itself, whatever its gradients were before. */
+static void adamw_decays_by_a_share(void **state) {
+    (void)state;
+    dt_net *net = dt_net_new(1, 2, 2);
+    dt_linear(net, "fc", 3);
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = 1, .seed = 4 }));
+    dt_optimizer *opt = dt_adamw(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS, .weight_decay = 0.5f });
+    float before[15];
+    memcpy(before, dt_net_values(net), sizeof before);
+    dt_optimizer_step(opt);
+    for (int i = 0; i < 15; ++i) assert_true(fabsf(dt_net_values(net)[i] - before[i] * (1.0f - 1e-3f * 0.5f)) <= 2e-7f * fabsf(before[i]));
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hundred_steps),
+        cmocka_unit_test(adamw_decays_by_a_share),
+    };
+    return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
+}
