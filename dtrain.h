@@ -834,6 +834,100 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n) {
 }
 #endif
 
+/* ==== [S3.3] Wide sums ==================================================== */
+
+/* The sums of [S3.2] have one unit and a limit. A sum in the middle of a forward pass (a batch's
+   mean, its variance) must hold whatever comes. One 64-bit integer cannot, nor can two: a float is
+   a multiple of 2^-149 below 2^128, its square is below 2^256, and 2^40 terms of that size make
+   2^296; a sum of both kinds spans 445 bits and a sign.
+
+   So a wide sum is one integer of 450 bits, in ten limbs of 45 (Kulisch 1971 builds such a sum in
+   hardware). Limb i counts units of 2^(45 i - 149):
+
+       limb  9              8          ...   1                  0
+             sign, 44 bits  45 bits          2^-104 .. 2^-60    2^-149 .. 2^-105
+
+   A double has 53 bits, so it lies in at most three limbs, and is added there as an integer. A limb
+   is kept within -2^44..2^44 by carrying into the next. Both signs, because a sum that goes back
+   and forth around 0 would else carry through all ten limbs each time. The rest of its 64 bits is
+   room for ranks: the limbs of up to 2^17 ranks may be added one by one, by any all-reduce of
+   DT_I64, and whoever reads the sum carries again.
+
+     unit    2^-149, the smallest float. Floats, and sums of floats, are held exactly.
+     terms   |x| < 2^260 (1.8e78). What a term has below the unit is rounded to the nearest multiple,
+             in the middle to the even one: each term alone, so that order does not matter.
+     sum     |sum| < 2^300, that is 2^40 terms of any size, or more of smaller ones.
+
+   To add takes some 40 ns, so it is not for each value: what is added up in doubles within one lane
+   group, where no rank changes the order, is one term here. */
+#ifdef DTI_IMPLEMENT
+enum { DTI_WIDE = 10, DTI_WIDE_BITS = 45 }; /* limbs of a wide sum; bits that each of them counts */
+
+/* Limbs from..to, and further while anything moves, hand on what they hold beyond low..low+2^45-1.
+   The last limb keeps all. */
+DTI_INLINE void dti_wide_carry(int64_t *limb, int from, int to, int64_t low) {
+    const int64_t shift = (int64_t)1 << 62; /* a multiple of 2^45: what is divided is not below 0 */
+    for (int i = from; i < DTI_WIDE - 1; ++i) {
+        const uint64_t above = (uint64_t)(limb[i] - low + shift);
+        const int64_t carry = (int64_t)(above >> DTI_WIDE_BITS) - (shift >> DTI_WIDE_BITS);
+        if (carry == 0 && i >= to) return;
+        limb[i] -= carry * ((int64_t)1 << DTI_WIDE_BITS);
+        limb[i + 1] += carry;
+    }
+}
+
+/* limb[0..DTI_WIDE-1] += x; ten zeros are an empty sum. False, and nothing added, if x is not
+   finite or too large. */
+DTI_LOCAL bool dti_wide_add(int64_t *limb, double x) {
+    if (!(fabs(x) < 0x1p260)) return false;
+    const double units = rint(fabs(x) * 0x1p149); /* below 2^409; exact but for this rounding */
+    if (units == 0.0) return true;
+    uint64_t digits; /* IEEE 754: units = (2^52 + the low 52 bits) * 2^(the high bits - 1075) */
+    memcpy(&digits, &units, sizeof digits);
+    const int exponent = (int)(digits >> 52) - 1075;
+    digits = (digits & (((uint64_t)1 << 52) - 1)) | (uint64_t)1 << 52;
+    if (exponent < 0) digits >>= -exponent; /* an integer, so only zeros go */
+    const int place = exponent < 0 ? 0 : exponent;
+    const int at = place / DTI_WIDE_BITS, up = place % DTI_WIDE_BITS, down = DTI_WIDE_BITS - up;
+    const uint64_t mask = ((uint64_t)1 << DTI_WIDE_BITS) - 1;
+    const int64_t part[3] = { (int64_t)(digits << up & mask), (int64_t)(digits >> down & mask),
+                              (int64_t)(digits >> down >> DTI_WIDE_BITS) };
+    for (int i = 0; i < 3; ++i) limb[at + i] += x < 0.0 ? -part[i] : part[i];
+    dti_wide_carry(limb, at, at + 3, -((int64_t)1 << (DTI_WIDE_BITS - 1)));
+    return true;
+}
+
+/* The sum as the nearest double, in the middle the even one, rounded this once. The limbs stay as
+   they are. */
+DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
+    enum { MOST = 62 }; /* more than a double's 53, and an int64_t holds them */
+    int64_t limb[DTI_WIDE];
+    memcpy(limb, limbs, sizeof limb);
+    dti_wide_carry(limb, 0, DTI_WIDE, 0); /* now only the last limb can be below 0 */
+    const bool negative = limb[DTI_WIDE - 1] < 0;
+    for (int i = 0; negative && i < DTI_WIDE; ++i) limb[i] = -limb[i];
+    dti_wide_carry(limb, 0, DTI_WIDE, 0); /* now none is */
+    int top = DTI_WIDE - 1, have = 0;
+    while (top > 0 && limb[top] == 0) --top;
+    int64_t digits = limb[top];
+    while (digits >> have) ++have;
+    /* The first 62 bits go into one integer, and its last bit says whether anything lies below
+       them. To round that integer to 53 bits is then to round all of the sum. */
+    int exponent = DTI_WIDE_BITS * top - 149;
+    bool below = false;
+    for (int i = top; i-- > 0;) {
+        const int take = DTI_WIDE_BITS < MOST - have ? DTI_WIDE_BITS : MOST - have;
+        const int left = DTI_WIDE_BITS - take;
+        digits = digits << take | limb[i] >> left;
+        below = below || (limb[i] & (((int64_t)1 << left) - 1)) != 0;
+        have += take;
+        exponent -= take;
+    }
+    const double size = ldexp((double)(digits | below), exponent);
+    return negative ? -size : size;
+}
+#endif
+
 /* ==== [S4] Data =========================================================== */
 
 /* From bytes on disk to one step's images: the stroke font that synthetic
