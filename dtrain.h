@@ -533,7 +533,7 @@ static size_t dti_utf8_bytes(const char *s, size_t left);     /* of the characte
 static void dti_json_quote(char *out, const char *text);
 
 /* ---- E7, drawn digits */
-static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test);
+static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part);
 #endif
 
 /* ==== [S2] Random numbers ================================================= */
@@ -940,17 +940,16 @@ DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
    other, and one label an image. Pixels stay bytes until a lane group is packed;
    mean and std say how, x = (pixel/255 - mean[c]) / std[c]. */
 #ifdef DTI_DECLARE
-#define DT_MAX_CHANNELS 16                /* of a dataset; a dt_batch made by hand may have more */
 typedef struct dt_dataset {
-    char name[32];                       /* "MNIST", "Fashion-MNIST", "synthetic digits", "IDX" */
-    uint32_t count;                      /* N images */
+    char name[32];           /* "MNIST", "Fashion-MNIST", "synthetic digits", "IDX" */
+    uint32_t count;          /* N images */
     int channels, height, width, classes;
-    uint8_t *pixels;                     /* (N,C,H,W), one block */
-    uint8_t *labels;                     /* (N), each below classes */
-    float mean[DT_MAX_CHANNELS], std[DT_MAX_CHANNELS]; /* per channel, of pixel/255 */
-    char source[256];                    /* the folder or file it was read from */
-    uint64_t hash;                       /* of pixels and labels: equal hash, equal data */
-    bool is_view;                        /* the blocks belong to another dataset */
+    uint8_t *pixels;         /* (N,C,H,W), one block */
+    uint8_t *labels;         /* (N), each below classes */
+    float *mean, *std;       /* (C) each, of pixel/255 */
+    char source[256];        /* the folder or file it was read from */
+    uint64_t hash;           /* of pixels and labels: equal hash, equal data */
+    bool is_view;            /* the blocks belong to another dataset, or to the program */
 } dt_dataset;
 
 /* dt_idx_load                                                  [S4.2]  chapter 2
@@ -962,11 +961,22 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
                           int classes);
 
 /* dt_dataset_find                                              [S4.3]  chapter 2
-   Loads a dataset by name, "mnist", "fashion", "synthetic" or "auto", from $DTRAIN_DATA, else from ./data. "auto", or NULL, takes
-   MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone; where it is not and ./data has neither, the
-   synthetic digits. train->name says which. Asked for by name or by $DTRAIN_DATA and not there: DT_EIO with what is there
-   and how to get it. Files that are there but broken are an error under "auto" as well. train or test may be NULL. */
+   Loads a dataset by name, one of dt_dataset_known or "auto", from $DTRAIN_DATA, else from ./data.
+   "auto", or NULL, takes MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone;
+   where it is not and ./data has neither, the synthetic digits. train->name says which. Asked for
+   by name or by $DTRAIN_DATA and not there: DT_EIO with what is there and how to get it. Files that
+   are there but broken are an error under "auto" as well. train or test may be NULL. */
 DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which);
+
+/* dt_dataset_known                                             [S4.3]
+   The i-th dataset that dt_dataset_find knows by name, in the order in which "auto" looks; NULL for
+   an i below 0 or past the last. For help texts, and for programs that ask what a name stands for
+   before they load it. Sizes are those published: what a file says of itself counts more. */
+typedef struct dt_dataset_kind {
+    const char *option, *name; /* "mnist" to ask for it; "MNIST" in tables and pictures */
+    int channels, height, width, classes;
+} dt_dataset_kind;
+DT_API const dt_dataset_kind *dt_dataset_known(int i);
 
 /* dt_dataset_synthetic                                         [E7.2]  chapter 2
    Draws count digits, 28x28: image i is a function of (seed, i) alone, the same bits on every machine. The sets of
@@ -988,6 +998,7 @@ DT_API void dt_dataset_free(dt_dataset *d) {
     if (!d->is_view) {
         dti_release(d->pixels);
         dti_release(d->labels);
+        dti_release(d->mean); /* and with it std, behind it in one block */
     }
     memset(d, 0, sizeof *d);
 }
@@ -996,10 +1007,11 @@ DTI_LOCAL size_t dti_image_bytes(const dt_dataset *d) {
     return dti_times((size_t)d->channels, dti_times((size_t)d->height, (size_t)d->width));
 }
 
-/* Sets the sizes and allocates both blocks. */
-static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int height, int width, int classes) {
+/* Sets the sizes and allocates the blocks. */
+static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int channels, int height, int width,
+                                int classes) {
     d->count = count;
-    d->channels = 1;
+    d->channels = channels;
     d->height = height;
     d->width = width;
     d->classes = classes;
@@ -1008,7 +1020,9 @@ static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int height, int w
                        width);
     d->pixels = dti_alloc((size_t)count * dti_image_bytes(d));
     d->labels = dti_alloc(count);
-    return d->pixels && d->labels ? DT_OK : DT_ENOMEM;
+    d->mean = dti_alloc_many(2 * (size_t)channels, sizeof *d->mean);
+    d->std = d->mean ? d->mean + channels : NULL;
+    return d->pixels && d->labels && d->mean ? DT_OK : DT_ENOMEM;
 }
 
 /* Integer sums, so mean and std do not depend on the order of addition. */
@@ -1038,9 +1052,9 @@ static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
     if (!d) return dt_fail(DT_EARG, "%s: the dataset must not be NULL", who);
     if (!d->pixels || !d->labels || d->count == 0)
         return dt_fail(DT_EARG, "%s: the dataset is empty", who);
-    if (d->channels < 1 || d->channels > DT_MAX_CHANNELS || d->height < 1 || d->width < 1)
-        return dt_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs 1..%d channels, and pixels",
-                       who, d->channels, d->height, d->width, DT_MAX_CHANNELS);
+    if (d->channels < 1 || d->height < 1 || d->width < 1)
+        return dt_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs channels, and pixels", who,
+                       d->channels, d->height, d->width);
     if (dti_times(d->count, dti_image_bytes(d)) > SIZE_MAX / 2)
         return dt_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold",
                        who, (unsigned)d->count, d->channels, d->height, d->width);
@@ -1161,7 +1175,8 @@ static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_
     if (images->count != labels->count)
         return dt_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
                        images->count, labels->path, labels->count);
-    DT_TRY(dti_dataset_alloc(d, images->count, (int)images->rows, (int)images->columns, classes));
+    DT_TRY(dti_dataset_alloc(d, images->count, 1, (int)images->rows, (int)images->columns,
+                             classes));
     DT_TRY(dti_idx_read(images, d->pixels));
     DT_TRY(dti_idx_read(labels, d->labels));
     for (uint32_t n = 0; n < d->count; ++n)
@@ -1197,61 +1212,99 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
 
 /* ==== [S4.3] Finding a dataset ============================================ */
 
-/* $DTRAIN_DATA is searched first, then ./data. In each, a dataset is a folder
-   with four plain IDX files; torchvision's folder names are known too.
-   $DTRAIN_DATA may also point straight at the four files. They are named alike
-   for MNIST and Fashion-MNIST, so there the first ten labels decide.
-   A dataset counts as present when one of its four files is there; that the
-   others are missing is then an error, not a reason to take something else.
-   And who sets $DTRAIN_DATA asks for what it names: if that holds no dataset,
-   "auto" takes neither ./data nor the synthetic digits for it. */
+/* What is known of a dataset stands in one row of the table below: how it is asked for, where it
+   lies, what it holds, who reads it. $DTRAIN_DATA is searched first, then ./data. In each, a
+   dataset is a folder with plain files; torchvision's folder names are known too. $DTRAIN_DATA may
+   also point straight at the files. Those of MNIST and Fashion-MNIST are named alike, so there the
+   first ten labels decide.
+
+   A dataset counts as present when one of its files is there; that the others are missing is then
+   an error, not a reason to take something else. And who sets $DTRAIN_DATA asks for what it names:
+   if that holds no dataset, "auto" takes neither ./data nor the synthetic digits for it. */
 #ifdef DTI_IMPLEMENT
 #if defined(__unix__) || defined(__APPLE__)
 #include <dirent.h>
 #endif
 
-typedef struct dti_known_set {
-    const char *option, *name;
-    const char *folders[3];
-    float mean, std; /* of the training images' pixel/255, as everybody rounds them */
-} dti_known_set;
-
-static const dti_known_set dti_known_sets[2] = {
-    { "mnist", "MNIST", { "mnist", "MNIST", "MNIST/raw" }, 0.1307f, 0.3081f },
-    { "fashion", "Fashion-MNIST", { "fashion", "fashion-mnist", "FashionMNIST/raw" }, 0.2860f, 0.3530f },
-};
-
-static const char *const dti_idx_files[4] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-                                              "t10k-labels-idx1-ubyte" };
-
-/* Where file i of a set is: train-images-idx3-ubyte, or train-images.idx3-ubyte, as some archives
-   unpack it. */
-static bool dti_idx_path(char *path, size_t size, const char *folder, int i, const char *suffix) {
-    const int length = snprintf(path, size, "%s/%s%s", folder, dti_idx_files[i], suffix);
+/* Where a file of a set is: as it is called, or train-images.idx3-ubyte for
+   train-images-idx3-ubyte, as some archives unpack it. */
+static bool dti_data_path(char *path, size_t size, const char *folder, const char *file,
+                          const char *suffix) {
+    const int length = snprintf(path, size, "%s/%s%s", folder, file, suffix);
+    const char *kind = strstr(file, "-idx");
     if (length < 0 || (size_t)length >= size) return false;
-    char *mark = path + strlen(folder) + 1 + (strstr(dti_idx_files[i], "-idx") - dti_idx_files[i]);
     if (dti_file_exists(path)) return true;
+    if (!kind) return false;
+    char *mark = path + strlen(folder) + 1 + (kind - file);
     *mark = '.';
     if (dti_file_exists(path)) return true;
     *mark = '-';
     return false;
 }
 
-static bool dti_any_idx_file(const char *folder, const char *suffix) {
-    char path[DTI_PATH_MAX + 64];
-    for (int i = 0; i < 4; ++i)
-        if (dti_idx_path(path, sizeof path, folder, i, suffix)) return true;
-    return false;
+/* Of each part, training and test: images, labels. */
+static const char *const dti_idx_files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                             "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
+                                             NULL };
+
+static dt_err dti_load_idx(dt_dataset *d, const char *folder, int part) {
+    char images[DTI_PATH_MAX + 64], labels[DTI_PATH_MAX + 64];
+    dti_data_path(images, sizeof images, folder, dti_idx_files[2 * part], "");
+    dti_data_path(labels, sizeof labels, folder, dti_idx_files[2 * part + 1], "");
+    return dt_idx_load(d, images, labels, 10);
 }
 
 static bool dti_is_fashion(const char *folder) {
     static const uint8_t first[10] = { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 };
     char path[DTI_PATH_MAX + 64];
     uint8_t head[18];
-    FILE *f = dti_idx_path(path, sizeof path, folder, 1, "") ? dti_open_plain(path) : NULL;
+    const bool there = dti_data_path(path, sizeof path, folder, dti_idx_files[1], "");
+    FILE *f = there ? dti_open_plain(path) : NULL;
     const size_t got = f ? fread(head, 1, sizeof head, f) : 0;
     if (f) fclose(f);
     return got == sizeof head && memcmp(head + 8, first, sizeof first) == 0;
+}
+
+static bool dti_is_mnist(const char *folder) { return !dti_is_fashion(folder); }
+
+/* What there is to know of a dataset. A new one is a function that loads it and a row: the help
+   texts of programs, what "auto" takes, and every error that names datasets follow from here. */
+typedef struct dti_data_class {
+    dt_dataset_kind kind;
+    bool automatic;           /* "auto" takes it, if no earlier one is there */
+    const char *folders[3];   /* where it lies in $DTRAIN_DATA or ./data */
+    const char *const *files; /* one of these there: the set is. NULL: it is drawn, not read */
+    bool (*owns)(const char *folder); /* of sets whose files are named alike, is it this one's? */
+    const float *mean, *std;  /* (C) of the training pixels/255, as everybody rounds them. NULL: as
+                                 the loader measures them, and the test images use the training's */
+    dt_err (*load)(dt_dataset *d, const char *folder, int part); /* 0 training, 1 test */
+} dti_data_class;
+
+static const dti_data_class dti_data_classes[] = {
+    { .kind = { "mnist", "MNIST", 1, 28, 28, 10 },
+      .automatic = true,
+      .folders = { "mnist", "MNIST", "MNIST/raw" },
+      .files = dti_idx_files,
+      .owns = dti_is_mnist,
+      .mean = (const float[]){ 0.1307f },
+      .std = (const float[]){ 0.3081f },
+      .load = dti_load_idx },
+    { .kind = { "fashion", "Fashion-MNIST", 1, 28, 28, 10 },
+      .automatic = true,
+      .folders = { "fashion", "fashion-mnist", "FashionMNIST/raw" },
+      .files = dti_idx_files,
+      .owns = dti_is_fashion,
+      .mean = (const float[]){ 0.2860f },
+      .std = (const float[]){ 0.3530f },
+      .load = dti_load_idx },
+    { .kind = { "synthetic", "synthetic digits", 1, 28, 28, 10 },
+      .automatic = true,
+      .load = dti_synthetic_load },
+};
+enum { DTI_DATA_CLASSES = sizeof dti_data_classes / sizeof *dti_data_classes };
+
+DT_API const dt_dataset_kind *dt_dataset_known(int i) {
+    return i >= 0 && i < DTI_DATA_CLASSES ? &dti_data_classes[i].kind : NULL;
 }
 
 typedef struct dti_search {
@@ -1260,12 +1313,20 @@ typedef struct dti_search {
     bool found;
 } dti_search;
 
-static bool dti_search_folder(dti_search *s, const char *root, const char *sub) {
+static bool dti_any_file(const char *const *files, const char *folder, const char *suffix) {
+    char path[DTI_PATH_MAX + 64];
+    for (; *files; ++files)
+        if (dti_data_path(path, sizeof path, folder, *files, suffix)) return true;
+    return false;
+}
+
+static bool dti_search_folder(dti_search *s, const dti_data_class *set, const char *root,
+                              const char *sub) {
     char folder[DTI_PATH_MAX];
     const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
     if (n < 0 || (size_t)n >= sizeof folder) return false;
-    if (!dti_any_idx_file(folder, "")) {
-        if (!s->zipped[0] && dti_any_idx_file(folder, ".gz"))
+    if (!dti_any_file(set->files, folder, "")) {
+        if (!s->zipped[0] && dti_any_file(set->files, folder, ".gz"))
             memcpy(s->zipped, folder, sizeof folder);
         return false;
     }
@@ -1273,14 +1334,13 @@ static bool dti_search_folder(dti_search *s, const char *root, const char *sub) 
     return s->found = true;
 }
 
-static void dti_search_set(dti_search *s, const dti_known_set *set, const char *given,
+static void dti_search_set(dti_search *s, const dti_data_class *set, const char *given,
                            bool elsewhere) {
-    for (int i = 0; given && i < 3; ++i) if (dti_search_folder(s, given, set->folders[i])) return;
-    if (given && dti_is_fashion(given) == (set == &dti_known_sets[1]) &&
-        dti_search_folder(s, given, ""))
-        return;
-    for (int i = 0; elsewhere && i < 3; ++i)
-        if (dti_search_folder(s, "data", set->folders[i])) return;
+    for (int i = 0; given && i < 3 && set->folders[i]; ++i)
+        if (dti_search_folder(s, set, given, set->folders[i])) return;
+    if (given && (!set->owns || set->owns(given)) && dti_search_folder(s, set, given, "")) return;
+    for (int i = 0; elsewhere && i < 3 && set->folders[i]; ++i)
+        if (dti_search_folder(s, set, "data", set->folders[i])) return;
 }
 
 /* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
@@ -1320,28 +1380,29 @@ static dt_err dti_set_missing(const dti_search *s, const char *names, const char
                    elsewhere ? " nor in ./data" : "", advice);
 }
 
-/* part 0 are the training files, part 1 the test files. */
-static dt_err dti_load_part(dt_dataset *d, const char *folder, const dti_known_set *set, int part) {
-    char images[DTI_PATH_MAX + 64], labels[DTI_PATH_MAX + 64];
-    if (!d) return DT_OK;
-    dti_idx_path(images, sizeof images, folder, 2 * part, "");
-    dti_idx_path(labels, sizeof labels, folder, 2 * part + 1, "");
-    DT_TRY(dt_idx_load(d, images, labels, 10));
-    snprintf(d->name, sizeof d->name, "%s", set->name);
-    snprintf(d->source, sizeof d->source, "%.255s", folder);
-    d->mean[0] = set->mean;
-    d->std[0] = set->std;
+/* One part of a set, called and scaled as its row says. */
+static dt_err dti_load_part(dt_dataset *d, const dti_data_class *set, const char *folder,
+                            int part) {
+    DT_TRY(set->load(d, folder, part));
+    snprintf(d->name, sizeof d->name, "%s", set->kind.name);
+    if (*folder) snprintf(d->source, sizeof d->source, "%.255s", folder);
+    for (int c = 0; set->mean && c < d->channels; ++c) {
+        d->mean[c] = set->mean[c];
+        d->std[c] = set->std[c];
+    }
     return DT_OK;
 }
 
-static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *folder,
-                           const dti_known_set *set) {
-    dt_err err = dti_load_part(train, folder, set, 0);
-    if (err == DT_OK) err = dti_load_part(test, folder, set, 1);
-    if (err == DT_OK && train && test &&
-        (train->height != test->height || train->width != test->width))
+static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const dti_data_class *set,
+                           const char *folder) {
+    dt_err err = train ? dti_load_part(train, set, folder, 0) : DT_OK;
+    if (err == DT_OK && test) err = dti_load_part(test, set, folder, 1);
+    const bool both = err == DT_OK && train && test;
+    if (both && (train->height != test->height || train->width != test->width))
         err = dt_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder,
                       train->height, train->width, test->height, test->width);
+    else if (both) /* the test images are seen through the training images' mean and std */
+        memcpy(test->mean, train->mean, 2 * (size_t)test->channels * sizeof *test->mean);
     if (err != DT_OK) {
         dt_dataset_free(train);
         dt_dataset_free(test);
@@ -1349,24 +1410,42 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const char *fold
     return err;
 }
 
+/* Option names of all sets, or names of those that "auto" looks for: "mnist, fashion and more". */
+static void dti_list_sets(char *text, size_t size, bool looked_for, const char *and) {
+    const char *words[DTI_DATA_CLASSES];
+    size_t n = 0, used = 0;
+    for (int i = 0; i < DTI_DATA_CLASSES; ++i) {
+        const dti_data_class *set = &dti_data_classes[i];
+        if (!looked_for) words[n++] = set->kind.option;
+        else if (set->automatic && set->files) words[n++] = set->kind.name;
+    }
+    *text = '\0';
+    for (size_t i = 0; i < n && used < size; ++i)
+        used += (size_t)snprintf(text + used, size - used, "%s%s",
+                                 i == 0 ? "" : i + 1 < n ? ", " : and, words[i]);
+}
+
 DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which) {
     dti_search search = { .found = false };
+    char names[256];
     if (train) memset(train, 0, sizeof *train);
     if (test) memset(test, 0, sizeof *test);
     const bool any = !which || strcmp(which, "auto") == 0;
     const char *given = getenv("DTRAIN_DATA");
     if (given && !*given) given = NULL;
-    for (int i = 0; i < 2; ++i) {
-        const dti_known_set *set = &dti_known_sets[i];
-        if (!any && strcmp(which, set->option) != 0) continue;
-        dti_search_set(&search, set, given, !any || !given);
-        if (search.found) return dti_load_set(train, test, search.folder, set);
-        if (!any) return dti_set_missing(&search, set->name, given, true);
+    for (int i = 0; i < DTI_DATA_CLASSES; ++i) {
+        const dti_data_class *set = &dti_data_classes[i];
+        const bool drawn = !set->files;
+        const bool asked_for = any ? set->automatic && !(drawn && given)
+                                   : strcmp(which, set->kind.option) == 0;
+        if (!asked_for) continue;
+        if (!drawn) dti_search_set(&search, set, given, !any || !given);
+        if (drawn || search.found) return dti_load_set(train, test, set, search.folder);
+        if (!any) return dti_set_missing(&search, set->kind.name, given, true);
     }
-    if (any && given) return dti_set_missing(&search, "MNIST or Fashion-MNIST", given, false);
-    if (any || strcmp(which, "synthetic") == 0) return dti_synthetic_sets(train, test);
-    return dt_fail(DT_EARG,
-                   "no dataset is named \"%.64s\": auto, mnist, fashion and synthetic are", which);
+    dti_list_sets(names, sizeof names, any, any ? " or " : " and ");
+    if (any) return dti_set_missing(&search, names, given, false);
+    return dt_fail(DT_EARG, "no dataset is named \"%.64s\": auto, %s are", which, names);
 }
 #endif
 
@@ -4966,6 +5045,8 @@ DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
 /* A dataset that this net can look at. */
 static dt_err dti_check_data(const char *who, const dt_net *net, const dt_dataset *d) {
     DT_TRY(dti_check_dataset(who, d));
+    if (!d->mean || !d->std)
+        return dt_fail(DT_EARG, "%s: of a dataset, mean and std must not be NULL", who);
     char name[64];
     snprintf(name, sizeof name, "%s: %s", who, *d->name ? d->name : "the dataset");
     return dti_check_images(net, name, d->channels, d->height, d->width, d->mean, d->std);
@@ -11715,7 +11796,7 @@ static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint6
     if (!d) return dt_fail(DT_EARG, "dt_dataset_synthetic: d must not be NULL");
     memset(d, 0, sizeof *d);
     if (count == 0) return dt_fail(DT_EARG, "a synthetic set needs at least 1 image");
-    const dt_err err = dti_dataset_alloc(d, count, DTI_DIGIT_SIDE, DTI_DIGIT_SIDE, 10);
+    const dt_err err = dti_dataset_alloc(d, count, 1, DTI_DIGIT_SIDE, DTI_DIGIT_SIDE, 10);
     if (err != DT_OK) {
         dt_dataset_free(d);
         return err;
@@ -11743,18 +11824,10 @@ static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint6
 
 DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed) { return dti_synthetic(d, 0, count, seed); }
 
-/* The test images are later ones of the same seed, and use the training images' mean and std. */
-static dt_err dti_synthetic_sets(dt_dataset *train, dt_dataset *test) {
-    if (train) DT_TRY(dti_synthetic(train, 0, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_SEED));
-    if (!test) return DT_OK;
-    const dt_err err = dti_synthetic(test, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_TEST, DTI_SYNTHETIC_SEED);
-    if (err != DT_OK) {
-        dt_dataset_free(train);
-        return err;
-    }
-    test->mean[0] = train ? train->mean[0] : test->mean[0];
-    test->std[0] = train ? train->std[0] : test->std[0];
-    return DT_OK;
+/* The test images are later ones of the same seed. Nothing is read, so the folder does not matter. */
+static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
+    (void)folder;
+    return dti_synthetic(d, part ? DTI_SYNTHETIC_TRAIN : 0, part ? DTI_SYNTHETIC_TEST : DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_SEED);
 }
 #endif
 

@@ -341,7 +341,7 @@ int main(int argc, char **argv) {
     int images = 0, batch = 128;
     uint64_t seed = 1234;
     const option_desc options[] = {
-        { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        DATA_OPTION(&which),
         { "images", 'i', &images, "N    use the first N training images, default all" },
         { "batch", 'i', &batch, "B     images in a global batch, default 128" },
         { "seed", 'u', &seed, "S      of every shuffle, default 1234" },

@@ -319,7 +319,7 @@ int main(int argc, char **argv) {
     int images = 0, runs = 0;
     bool quick = false;
     const option_desc options[] = {
-        { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        DATA_OPTION(&which),
         { "images", 'i', &images, "N    images in the batch, default 128, with --quick 20" },
         { "runs", 'i', &runs, "N      of which the median counts, at most 31, default 11, with --quick 3" },
         { "figures", 's', &folder, "DIR where pictures go, default out" },

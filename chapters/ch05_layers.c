@@ -331,7 +331,7 @@ int main(int argc, char **argv) {
     uint64_t seed = 1234;
     bool quick = false;
     const option_desc options[] = {
-        { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        DATA_OPTION(&which),
         { "images", 'i', &N, "N    images in the batch, at most 64, default 20, with --quick 5" },
         { "seed", 'u', &seed, "S      of weights, dropout, and which gradients are asked for; default 1234" },
         { "figures", 's', &folder, "DIR where pictures go, default out" },

@@ -283,7 +283,7 @@ int main(int argc, char **argv) {
     uint64_t seed = 1234;
     bool quick = false;
     const option_desc options[] = {
-        { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        DATA_OPTION(&which),
         { "epochs", 'i', &epochs, "E    default 2, with --quick 2" },
         { "images", 'i', &images, "N    use the first N training images, default all, with --quick 4096" },
         { "batch", 'i', &batch, "B     default 128" },

@@ -352,7 +352,7 @@ static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .ranks = 4, .batch = 128, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
     const option_desc options[] = {
-        { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
+        DATA_OPTION(&s.data),
         { "images", 'i', &s.images, "N   training images; default 20000, --quick 2048, --bug all" },
         { "epochs", 'i', &s.epochs, "E   default 1, --bug 10" },
         { "batch", 'i', &s.batch, "B   global batch, default 128" },

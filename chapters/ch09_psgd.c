@@ -265,7 +265,7 @@ static void draw(dt_comm *comm, const job *j, int count, int ranks, double one, 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .ranks = 4, .batch = 128, .epochs = 1, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
     const option_desc options[] = {
-        { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
+        DATA_OPTION(&s.data),
         { "ranks", 'i', &s.ranks, "P   threads as ranks, where mpiexec started only one; default 4" },
         { "images", 'i', &s.images, "N   training images; default 20000, --quick 2048" },
         { "epochs", 'i', &s.epochs, "E   default 1" },

@@ -369,7 +369,7 @@ static void draw_staleness(const results *r, const char *prefix) {
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .optimizer = "adam", .batch = 32, .seed = 1234 };
     const option_desc options[] = {
-        { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto" },
+        DATA_OPTION(&s.data),
         { "images", 'i', &s.images, "N   training images of the net; default 20000, --quick 1024" },
         { "samples", 'i', &s.samples, "N   of the sparse problem, at most 10000000; default 200000, --quick 20000" },
         { "workers", 'i', &s.workers, "N   the most threads, 2 to 5; default 5, --quick 2" },

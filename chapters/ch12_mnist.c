@@ -67,7 +67,7 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
     const option_desc options[] = {
         { "method", 's', &s->method, "sync|psgd|hogwild   default sync" },
         { "threads", 'i', &s->threads, "N   Hogwild's workers; for sync and psgd, threads as ranks instead of MPI; default 1" },
-        { "data", 's', &s->data, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        DATA_OPTION(&s->data),
         { "epochs", 'i', &s->epochs, "E   default 10, Hogwild 1" },
         { "batch", 'i', &s->batch, "B   samples a step, over all ranks; default 128. Hogwild: of each worker, default 32" },
         { "per-rank-batch", 'i', &s->per_rank_batch, "B   instead: samples a step of each rank" },

@@ -110,25 +110,33 @@ CHAPTER_FN double larger(double a, double b) { return b > a ? b : a; }
 
 typedef struct option_desc {
     const char *name;      // "epochs", for --epochs
-    char kind;             // 'i' int >= 1, 'u' 64-bit seed, 'f' float > 0, 'z' float >= 0, 's' text, 'b' switch, 'a' algorithm,
+    char kind;             // 'i' int >= 1, 'u' 64-bit seed, 'f' float > 0, 'z' float >= 0, 's' text, 'b' switch, 'a' algorithm, 'd' data set,
                            // 'h' int: steps, or with an e behind it epochs, which become a number below 0
-    void *value;           // int, uint64_t, float, const char *, bool, dt_algorithm
+    void *value;           // int, uint64_t, float, const char *, bool, dt_algorithm, const char *
     const char *help;      // "N   how often the data are seen"
 } option_desc;
 
 #define ALGORITHM_OPTION(value) { "algorithm", 'a', value, "A   of the all-reduce: auto, naive, tree, ring, doubling, halving, mpi, shared; default auto" }
+#define DATA_OPTION(value) { "data", 'd', value, "   default auto: MNIST if it is there" }
 #define AVERAGE_EVERY_HELP "H   steps between two averages, or epochs as 1e, 2e"
 
 CHAPTER_FN void print_help(const char *program, const char *about, const option_desc *options, int count) {
     printf("%s\n\nusage: %s [options]\n", about, program);
-    for (int i = 0; i < count; ++i) printf("  --%s%s%s\n", options[i].name, *options[i].help == ' ' ? "" : " ", options[i].help);
+    for (int i = 0; i < count; ++i) {
+        printf("  --%s", options[i].name);
+        if (options[i].kind == 'd') {
+            printf(" auto");
+            for (int k = 0; dt_dataset_known(k); ++k) printf("|%s", dt_dataset_known(k)->option);
+        }
+        printf("%s%s\n", *options[i].help == ' ' ? "" : " ", options[i].help);
+    }
     printf("  --help          print this\n");
 }
 
 CHAPTER_FN bool set_option(const option_desc *o, const char *text, char *why, size_t size) {
     char *end = NULL;
     if (o->kind == 'b') { *(bool *)o->value = true; return true; }
-    if (o->kind == 's') { *(const char **)o->value = text; return true; }
+    if (o->kind == 's' || o->kind == 'd') { *(const char **)o->value = text; return true; }
     if (o->kind == 'i' || o->kind == 'u') {
         long long n = strtoll(text, &end, 10);
         if (end != text && !*end && n >= (o->kind == 'i') && n <= (o->kind == 'i' ? 1000000000LL : (1LL << 62))) {
@@ -313,8 +321,6 @@ CHAPTER_FN dt_net *mnist_net(int classes) {
 
 // Where some hosts have the data and others do not, or others, the doctor says so: nobody trains on two data sets at once.
 CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train, dt_dataset *test) {
-    enum { NOTHING, DRAWN, FASHION, MNIST };
-    static const char *const name[] = { "", "synthetic", "fashion", "mnist" };
     char path[80];
     snprintf(path, sizeof path, "./%s", program);
     dt_comm_phase(comm, "loading data");
@@ -322,14 +328,17 @@ CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program,
     if (error == DT_EARG) usage_error(comm, program, dt_error());
     const dt_dataset *sets[] = { train, test };
     const char *found = error != DT_OK ? "" : train ? train->name : test->name;
-    const int64_t mine = error != DT_OK ? NOTHING : strcmp(found, "MNIST") == 0 ? MNIST : strcmp(found, "Fashion-MNIST") == 0 ? FASHION : DRAWN;
+    int64_t known = 0, mine = 0; // mine: 0 for nothing; else the earlier "auto" looks for it, the more
+    while (dt_dataset_known((int)known)) ++known;
+    for (int k = 0; k < known; ++k)
+        if (strcmp(found, dt_dataset_known(k)->name) == 0) mine = known - k;
     int64_t most = mine, least = mine;
     check(comm, dt_allreduce(comm, &most, 1, DT_I64, DT_MAX, DT_AUTO));
     check(comm, dt_allreduce(comm, &least, 1, DT_I64, DT_MIN, DT_AUTO));
     if (least == most) check_all(comm, error);
     for (int i = 0; i < 2; ++i) {
         char what[40];
-        snprintf(what, sizeof what, "%s%s", name[most], least < most ? "" : i == 0 ? " training" : " test");
+        snprintf(what, sizeof what, "%s%s", dt_dataset_known((int)(known - most))->option, least < most ? "" : i == 0 ? " training" : " test");
         const uint64_t hash = mine == most && sets[i] ? sets[i]->hash : 0;
         if (sets[i]) ask_doctor(comm, &(dt_doctor_desc){ .program = path, .data_name = what, .data = hash }, true);
     }

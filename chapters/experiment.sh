@@ -33,11 +33,8 @@ for p in $WORKERS; do
     say
 done
 
-case $(awk -F, 'NR == 2 { print $4 }' "$dir/runs.csv") in
-    MNIST) name=mnist ;;
-    Fashion-MNIST) name=fashion ;;
-    *) name=synthetic ;;
-esac
+# the data's name as a file's: mnist, fashion (of Fashion-MNIST), synthetic (of synthetic digits)
+name=$(awk -F, 'NR == 2 { print tolower($4) }' "$dir/runs.csv" | sed 's/[- ].*//')
 out=${OUT:-out}
 mkdir -p "$out"
 cp "$dir/runs.csv" "$out/$name.csv" && cp "$dir/runs_epochs.csv" "$out/${name}_epochs.csv" || exit 1

@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
     uint64_t image = UINT64_MAX;
     const option_desc options[] = {
         { "load", 's', &file, "FILE   parameters that ./ch12 --save FILE wrote; default net.safetensors" },
-        { "data", 's', &which, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        DATA_OPTION(&which),
         { "image", 'u', &image, "N     show test image N, from 0; default: classify them all" },
     };
     dt_comm *comm = begin_program(argc, argv, "Classifies test images with a saved net.", options, sizeof options);

@@ -162,7 +162,7 @@ static void verdict(const settings *s, int ranks, const run *r, double lone) {
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .batch = 64, .epochs = 1, .lr = 1e-3f, .momentum = 0.85f, .seed = 1234 };
     const option_desc options[] = {
-        { "data", 's', &s.data, "auto|mnist|fashion|synthetic   default auto: MNIST if it is there" },
+        DATA_OPTION(&s.data),
         { "batch", 'i', &s.batch, "B   images a step of each rank, at most 4096; default 64" },
         { "epochs", 'i', &s.epochs, "E   default 1" },
         { "images", 'i', &s.images, "N   training images; default all, --quick 2048" },

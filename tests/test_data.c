@@ -229,6 +229,16 @@ static void find_by_name(void **state) {
     expect_error(dt_dataset_find(&train, &test, "mars"), DT_EARG,
                  "no dataset is named \"mars\": auto, mnist, fashion and synthetic are");
     expect_error(dt_dataset_find(&train, &test, "mnist"), DT_EIO, "no MNIST in ./data: run \"make data\"");
+    /* what is known is known by its option, called by its name, and as large as it says */
+    int known = 0;
+    for (; dt_dataset_known(known); ++known) {
+        const dt_dataset_kind *kind = dt_dataset_known(known);
+        const dt_err err = dt_dataset_find(NULL, &test, kind->option);
+        if (err != DT_OK) expect_error(err, DT_EIO, kind->name);
+        else assert_true(!strcmp(test.name, kind->name) && test.height == kind->height && test.classes == kind->classes);
+        dt_dataset_free(&test);
+    }
+    assert_true(known >= 3 && !dt_dataset_known(-1));
     setenv("DTRAIN_DATA", "far", 1);
     expect_error(dt_dataset_find(&train, &test, "fashion"), DT_EIO, "no Fashion-MNIST in DTRAIN_DATA=far (No such file or directory) nor in ./data");
 

@@ -289,7 +289,8 @@ static dt_err one_rank_differs(dt_comm *comm, void *arg) {
     DT_TRY(make_net(&net, BATCH, 6, false));
     dt_optimizer *opt = make_sgd(net);
     for (int i = 0; i < SETS; ++i) DT_TRY(dt_dataset_view(&set[i], &data, odd && i == OTHER_IMAGES, COUNT / 2));
-    if (odd) set[OTHER_MEAN].mean[0] += 0.25f, set[OTHER_CLASSES].classes += 1;
+    float other_mean = data.mean[0] + 0.25f;
+    if (odd) set[OTHER_MEAN].mean = &other_mean, set[OTHER_CLASSES].classes += 1;
     for (int i = 0; i < WAYS; ++i) {
         dt_train_result result;
         dt_score score;
