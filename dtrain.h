@@ -1,17 +1,19 @@
-/* dtrain.h 0.1.0: convolutional networks, trained in parallel on CPUs, in one C file to read.
+/* dtrain.h 0.2.0: convolutional networks, trained in parallel on CPUs, in one C file to read.
 
    Do this in exactly one C file:
        #define DTRAIN_IMPLEMENTATION
        #include "dtrain.h"
    and include it without the define wherever else it is used, from C or C++.
 
-   It does: convolution, pooling, linear layers and dropout, forward and backward, close to the machine's peak; SGD
-   and Adam; MNIST-like data; training on one core, on threads, on MPI ranks, exactly (the same bits for every number
-   of ranks), by rare averages, or Hogwild; evaluation; files that PyTorch reads; charts as PNG. Its sections are
-   written to be read in order, and the chapters beside it build the same things by hand first.
+   It does: convolution, pooling, linear layers and dropout, forward and backward, close to the
+   machine's peak; SGD and Adam; MNIST-like data; training on one core, on threads, on MPI ranks,
+   exactly (the same bits for every number of ranks), by rare averages, or Hogwild; evaluation;
+   files that PyTorch reads; charts as PNG. Its sections are written to be read in order, and the
+   chapters beside it build the same things by hand first.
 
-   It does not: run on GPUs, differentiate arbitrary code, know other data types than 32-bit floats, print, or end
-   your program. It is not thread-safe per object: one net belongs to one thread at a time.
+   It does not: run on GPUs, differentiate arbitrary code, know other data types than 32-bit
+   floats, print, or end your program. It is not thread-safe per object: one net belongs to one
+   thread at a time.
 
    A whole training run (error checks left out):
 
@@ -34,25 +36,27 @@
            }
        }
 
-   Contents. Part I is the book, to be read from top to bottom: a section uses only what stands above it, and the doors.
+   Contents. Part I is the book, to be read from top to bottom: a section uses only what stands
+   above it, and the doors.
 
-     [S1]  Ground: configuration, errors, memory     [S7]  Losses
-     [S1.4] The doors to Part II                     [S8]  Nets: fused layers, the plan, running, looking inside
-     [S2]  Random numbers                            [S9]  Optimizers
-     [S3]  Tensors, named values, exact sums         [S10] Ranks: messages, all-reduce by hand, threads as ranks
-     [S4]  Data: files, partitions, batches          [S11] Training: one epoch driver; synchronous SGD, PSGD, Hogwild
-     [S5]  Kernels to read
-     [S6]  Layers: each whole in its subsection
+     [S1]   Ground: configuration, errors, memory   [S7]  Losses
+     [S1.4] The doors to Part II                    [S8]  Nets: fusion, plan, running, a look inside
+     [S2]   Random numbers                          [S9]  Optimizers
+     [S3]   Tensors, named values, exact sums       [S10] Ranks: messages, all-reduces, threads
+     [S4]   Data: files, partitions, batches        [S11] Training: one epoch driver; synchronous
+     [S5]   Kernels to read                               SGD, PSGD, Hogwild
+     [S6]   Layers: each whole in its subsection
 
    Part II is the engine room; each room opens with what it is for.
 
      [E1]  Lane kernels; Winograd's algorithm        [E5]  Doctor, profile, trace
-     [E2]  Cores, waiting, collectives in flight     [E6]  Files: outputs, JSON, saved parameters, CSV
+     [E2]  Cores, waiting, collectives in flight     [E6]  Files: outputs, JSON, parameters, CSV
      [E3]  MPI                                       [E7]  Stroke font, synthetic digits
      [E4]  Failure: watcher, guardian, usher         [E8]  Charts
 
-   Where a new thing goes: a layer is one subsection of [S6], an optimizer one of [S9], an all-reduce a schedule of [S10.3]
-   and its row, a way to train a method of [S11], a fusion of layers a row of [S8.2].
+   Where a new thing goes: a layer is one subsection of [S6], an optimizer one of [S9], an
+   all-reduce a schedule of [S10.3] and its row, a way to train a method of [S11], a fusion of
+   layers a row of [S8.2].
 
    Define before including, everywhere alike (all are off by default)
      DTRAIN_IMPLEMENTATION   this C file holds the implementation
@@ -63,10 +67,11 @@
      DT_API                  what stands before each declaration; default extern
      DT_MALLOC, DT_FREE      both or neither; default malloc and free
 
-   Compiler flags: -O3 -march=native for speed. The kernels say where they fuse multiply and add; with
-   -ffp-contract=off the rest is not fused behind their back, and builds for different instruction sets with FMA give
-   the same bits. -ffast-math and its parts are refused. Links with libm. C11; GCC or Clang give vectors, other
-   compilers plain loops. Licence: MIT, at the end. */
+   Compiler flags: -O3 -march=native for speed. The kernels say where they fuse multiply and add;
+   with -ffp-contract=off the rest is not fused behind their back, and builds for different
+   instruction sets with FMA give the same bits. -ffast-math and its parts are refused. Links
+   with libm. C11; GCC or Clang give vectors, other compilers plain loops. Licence: MIT, at the
+   end. */
 
 /* ==== [S1] Ground ======================================================= */
 
@@ -84,29 +89,30 @@
 #define DTRAIN_IMPLEMENTED
 #define DTI_IMPLEMENT
 #ifdef __cplusplus
-#error "dtrain.h: compile the implementation as C; C++ programs include the declarations and link it"
+#error "dtrain.h: compile the implementation as C; C++ programs include the declarations, link it"
 #undef DTI_IMPLEMENT /* here and below: that one error is enough */
 #endif
-/* Exact sums, exp and the tests for NaN are written for IEEE 754, and these flags are a licence to
-   compute something else. What shows in no macro is found when a net is built [E1.9]. */
+/* Exact sums, exp and the tests for NaN are written for IEEE 754, and these flags are a licence
+   to compute something else. What shows in no macro is found when a net is built [E1.9]. */
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
-    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) || \
-    defined(_M_FP_FAST)
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
+    defined(__NO_SIGNED_ZEROS__) || defined(_M_FP_FAST)
 #error "dtrain.h: compile the implementation without -ffast-math, -Ofast and their parts"
 #undef DTI_IMPLEMENT
 #endif
-/* Several ranks need processes or threads. One alone needs neither, and the C library is then enough:
-   what stands under DTI_RANKS is left out, headers and all. */
+/* Several ranks need processes or threads. One alone needs neither, and the C library is then
+   enough: what stands under DTI_RANKS is left out, headers and all. */
 #if defined(DTRAIN_WITH_MPI) || defined(DTRAIN_WITH_THREADS)
 #define DTI_RANKS
 #endif
-/* Ranks and threads need POSIX and a little more, which -std=c11 hides unless a macro asks for it
-   before the first header of the C library. */
+/* Ranks and threads need POSIX and a little more, which -std=c11 hides unless a macro asks for
+   it before the first header of the C library. */
 #if defined(__linux__) && defined(DTI_RANKS) && !defined(_FEATURES_H)
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif
-#elif defined(__linux__) && defined(DTRAIN_WITH_MPI) && !defined(__USE_MISC) && !defined(_BSD_SOURCE)
+#elif defined(__linux__) && defined(DTRAIN_WITH_MPI) && !defined(__USE_MISC) && \
+    !defined(_BSD_SOURCE)
 #error "dtrain.h: DTRAIN_WITH_MPI needs -D_DEFAULT_SOURCE, or this header before the C library's"
 #undef DTI_IMPLEMENT
 #endif
@@ -114,9 +120,9 @@
 
 #ifdef DTI_DECLARE
 #define DTRAIN_VERSION_MAJOR 0
-#define DTRAIN_VERSION_MINOR 1
+#define DTRAIN_VERSION_MINOR 2
 #define DTRAIN_VERSION_PATCH 0
-#define DTRAIN_VERSION "0.1.0"
+#define DTRAIN_VERSION "0.2.0"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -124,7 +130,8 @@
 
 #if defined(__MINGW32__)
 #define DTI_UNUSED __attribute__((unused))
-#define DTI_PRINTF(f, a) __attribute__((format(gnu_printf, f, a))) /* %zu; plain printf is Microsoft's old one */
+/* gnu_printf knows %zu; plain printf is Microsoft's old one */
+#define DTI_PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
 #elif defined(__GNUC__)
 #define DTI_UNUSED __attribute__((unused))
 #define DTI_PRINTF(f, a) __attribute__((format(printf, f, a)))
@@ -165,8 +172,8 @@ extern "C" {
 #include <time.h>
 /* A static function that some configurations do not call. */
 #define DTI_LOCAL static DTI_UNUSED
-/* Sanitizers put checks around every access, and take many minutes where templates are unrolled into
-   dozens of instances [E1.2]; so there is then one of each, with its sizes in variables. */
+/* Sanitizers put checks around every access, and take many minutes where templates are unrolled
+   into dozens of instances [E1.2]; so there is then one of each, with its sizes in variables. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DTI_SANITIZED
 #elif defined(__has_feature)
@@ -199,20 +206,24 @@ extern "C" {
 
    What every function does with arguments that cannot be meant:
 
-     NULL     where its comment does not allow it, is refused: DT_EARG from a function that returns a dt_err, NULL from
-              one that returns a pointer, 0 or false from one that returns a number, "?" from one that returns a
-              name; what returns nothing does nothing. dt_error() then says which argument. What frees takes NULL.
-     numbers  outside of the range in the comment, enum values that do not exist, ranks, samples and layers that are
-              not there: the same.
-     sizes    are multiplied and added so that they cannot wrap round [S1.3]: what is too large is refused, as
-              DT_ESHAPE or DT_ENOMEM.
-     data     have the net's shape, rows and labels lie inside of what there is: DT_ESHAPE, DT_EARG, DT_EDATA.
-     order    a call before the one that it needs is DT_EARG, and says which comes first. A call that fails
-              undoes what it needed: after a dt_net_load that failed there is nothing to run.
-     builders of nets and charts remember the first error, until the call that builds or writes returns it.
+     NULL     where its comment does not allow it, is refused: DT_EARG from a function that
+              returns a dt_err, NULL from one that returns a pointer, 0 or false from one that
+              returns a number, "?" from one that returns a name; what returns nothing does
+              nothing. dt_error() then says which argument. What frees takes NULL.
+     numbers  outside of the range in the comment, enum values that do not exist, ranks, samples
+              and layers that are not there: the same.
+     sizes    are multiplied and added so that they cannot wrap round [S1.3]: what is too large
+              is refused, as DT_ESHAPE or DT_ENOMEM.
+     data     have the net's shape, rows and labels lie inside of what there is: DT_ESHAPE,
+              DT_EARG, DT_EDATA.
+     order    a call before the one that it needs is DT_EARG, and says which comes first. A call
+              that fails undoes what it needed: after a dt_net_load that failed there is nothing
+              to run.
+     builders of nets and charts remember the first error, until the call that builds or writes
+     returns it.
 
-   What cannot be seen is believed: that a pointer leads to an object that lives, an array to as many values as said.
-   tests/test_contract.c holds every public function to this. */
+   What cannot be seen is believed: that a pointer leads to an object that lives, an array to as
+   many values as said. tests/test_contract.c holds every public function to this. */
 #ifdef DTI_DECLARE
 typedef enum dt_err {
     DT_OK = 0,
@@ -229,15 +240,17 @@ DT_API const char *dt_error(void);        /* the last failure's sentence; "" bef
 DT_API const char *dt_err_name(dt_err code); /* "shape", "memory", ... */
 DT_API const char *dt_version(void);      /* DTRAIN_VERSION of the implementation */
 
-/* dt_fail: code, after setting dt_error()'s sentence, for callbacks and for functions beside these. The arguments may
-   quote dt_error() itself. return dt_fail(DT_EDATA, "%s: line %d has no label", path, line); */
+/* dt_fail: code, after setting dt_error()'s sentence, for callbacks and for functions beside
+   these. The arguments may quote dt_error() itself. return dt_fail(DT_EDATA, "%s: line %d has no
+   label", path, line); */
 DT_API dt_err dt_fail(dt_err code, const char *format, ...) DTI_PRINTF(2, 3);
 
 /* Hands an error upward: DT_TRY(dt_net_build(net, &desc)); */
 #define DT_TRY(call) do { dt_err dt_try_ = (call); if (dt_try_ != DT_OK) return dt_try_; } while (0)
 
-/* The decimal number that is the whole text, "0.01" or "1e-3", for command lines and files: it has a point in every
-   locale, as all numbers have that this file writes. DT_EARG if the text is none, or one too large for a double. */
+/* The decimal number that is the whole text, "0.01" or "1e-3", for command lines and files: it
+   has a point in every locale, as all numbers have that this file writes. DT_EARG if the text is
+   none, or one too large for a double. */
 DT_API dt_err dt_number_parse(const char *text, double *value);
 #endif
 
@@ -248,15 +261,18 @@ DT_API const char *dt_error(void) { return dti_error_text; }
 DT_API const char *dt_version(void) { return DTRAIN_VERSION; }
 
 DT_API const char *dt_err_name(dt_err code) {
-    static const char *const names[] = { "ok", "argument", "shape", "memory", "file", "data", "communication", "numeric" };
+    static const char *const names[] = { "ok",   "argument", "shape",         "memory",
+                                         "file", "data",     "communication", "numeric" };
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown";
 }
 
-/* printf writes a comma for the decimal point where a program has said setlocale(LC_ALL, "de_DE.UTF-8"), and strtod then
-   wants one: no JSON, and a row "0,5,0,25" of a CSV file that nobody can read back. So whatever this file writes with a
-   number in it goes through the three functions here, and what it reads through dt_number_parse below.
+/* printf writes a comma for the decimal point where a program has said setlocale(LC_ALL,
+   "de_DE.UTF-8"), and strtod then wants one: no JSON, and a row "0,5,0,25" of a CSV file that
+   nobody can read back. So whatever this file writes with a number in it goes through the three
+   functions here, and what it reads through dt_number_parse below.
 
-   Between the characters that printf may use for a number, whatever else stands is the locale's decimal point. */
+   Between the characters that printf may use for a number, whatever else stands is the locale's
+   decimal point. */
 static size_t dti_point(char *number, size_t n) { /* n: its length; returns the new one */
     static const char known[] = " +-.0123456789abcdefinpxABCDEFINPX";
     char *point = number + strspn(number, known);
@@ -267,10 +283,12 @@ static size_t dti_point(char *number, size_t n) { /* n: its length; returns the 
     return n - wide + 1;
 }
 
-/* One conversion, such as "%8.3f", of the next argument. snprintf makes it; the type follows from its last letters. */
+/* One conversion, such as "%8.3f", of the next argument. snprintf makes it; the type follows
+   from its last letters. */
 #define DTI_CONVERT(type) snprintf(at, room, one, va_arg(args, type))
 
-/* vsnprintf, with a point in every locale. It knows all conversions but %n and those of wide characters. */
+/* vsnprintf, with a point in every locale. It knows all conversions but %n and those of wide
+   characters. */
 DTI_LOCAL size_t dti_vprint(char *out, size_t size, const char *format, va_list args) {
     size_t used = 0;
     if (size) *out = '\0';
@@ -278,13 +296,18 @@ DTI_LOCAL size_t dti_vprint(char *out, size_t size, const char *format, va_list 
         char one[48], *at = used < size ? out + used : NULL;
         size_t k = 0, plain = strcspn(format, "%"), room = used < size ? size - used : 0;
         int n = 0;
-        if (plain) { used += (size_t)snprintf(at, room, "%.*s", (int)plain, format); format += plain; continue; }
-        do { /* the conversion's own format, with the numbers that its stars stand for; a precision below 0 is none */
+        if (plain) {
+            used += (size_t)snprintf(at, room, "%.*s", (int)plain, format);
+            format += plain;
+            continue;
+        }
+        do { /* the conversion, a number in place of each star; a precision below 0 is none */
             const int star = *format == '*' ? va_arg(args, int) : 0;
             if (*format != '*') one[k++] = *format;
             else if (star < 0 && one[k - 1] == '.') --k;
             else k += (size_t)snprintf(one + k, sizeof one - k, "%d", star);
-        } while ((k == 1 || !strchr("diouxXcspeEfFgGaA%", *format)) && *++format && k < sizeof one - 12);
+        } while ((k == 1 || !strchr("diouxXcspeEfFgGaA%", *format)) && *++format &&
+                 k < sizeof one - 12);
         if (*format) ++format;
         one[k] = '\0';
         const char kind = one[k - 1], length = k > 1 ? one[k - 2] : ' ';
@@ -324,9 +347,15 @@ DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
     return code;
 }
 
-/* Leaves a public function, with the neutral value of its kind, where it was not given what it needs. */
+/* Leaves a public function, with the neutral value of its kind, where it was not given what it
+   needs. */
 #define DTI_NEED(given, names, neutral) \
-    do { if (!(given)) { (void)dt_fail(DT_EARG, "%s: %s must not be NULL", __func__, names); return neutral; } } while (0)
+    do { \
+        if (!(given)) { \
+            (void)dt_fail(DT_EARG, "%s: %s must not be NULL", __func__, names); \
+            return neutral; \
+        } \
+    } while (0)
 
 /* strtod reads the number as this locale would write it; how that is, it shows with one half. */
 DT_API dt_err dt_number_parse(const char *text, double *value) {
@@ -349,7 +378,8 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
 
 /* An enum's value: one of 0..count-1. */
 static dt_err dti_check_enum(const char *who, const char *what, unsigned value, unsigned count) {
-    return value < count ? DT_OK : dt_fail(DT_EARG, "%s: there is no %s number %d", who, what, (int)value);
+    if (value < count) return DT_OK;
+    return dt_fail(DT_EARG, "%s: there is no %s number %d", who, what, (int)value);
 }
 #endif
 
@@ -362,16 +392,25 @@ DT_API double dt_now(void); /* seconds on a clock that only goes forward */
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* Sizes made of a caller's numbers: what does not fit into a size_t becomes SIZE_MAX, which no more factors and terms make
-   small again, and which nobody can allocate. So a formula is written as it is, and checked once, at its end. */
+/* Sizes made of a caller's numbers: what does not fit into a size_t becomes SIZE_MAX, which no
+   more factors and terms make small again, and which nobody can allocate. So a formula is
+   written as it is, and checked once, at its end. */
 DTI_INLINE size_t dti_times(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
 DTI_INLINE size_t dti_plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
-DTI_INLINE size_t dti_round_up(size_t n, size_t unit) { return dti_plus(n, unit - 1) / unit * unit; }
+DTI_INLINE size_t dti_round_up(size_t n, size_t unit) {
+    return dti_plus(n, unit - 1) / unit * unit;
+}
 
 static void *dti_alloc(size_t bytes) {
-    if (bytes > SIZE_MAX / 2) { dt_fail(DT_ENOMEM, "cannot allocate more bytes than there are addresses"); return NULL; }
+    if (bytes > SIZE_MAX / 2) {
+        dt_fail(DT_ENOMEM, "cannot allocate more bytes than there are addresses");
+        return NULL;
+    }
     char *raw = DT_MALLOC(bytes + 128);
-    if (!raw) { dt_fail(DT_ENOMEM, "cannot allocate %zu bytes", bytes); return NULL; }
+    if (!raw) {
+        dt_fail(DT_ENOMEM, "cannot allocate %zu bytes", bytes);
+        return NULL;
+    }
     size_t shift = 128 - ((uintptr_t)raw & 63u); /* 65..128: room for the raw pointer below */
     char *block = raw + shift;
     memcpy(block - sizeof raw, &raw, sizeof raw);
@@ -388,13 +427,15 @@ static void dti_release(void *block) {
     DT_FREE(raw);
 }
 
-/* Windows' C library has neither of the two others; its clock() counts milliseconds that pass, not those of work. */
+/* Windows' C library has neither of the two others; its clock() counts milliseconds that pass,
+   not those of work. */
 DT_API double dt_now(void) {
 #if defined(_WIN32)
     return (double)clock() / CLOCKS_PER_SEC;
 #else
     struct timespec t;
-#if defined(CLOCK_MONOTONIC) && !(defined(__wasi__) && !defined(_BSD_SOURCE)) /* strict C hides the function there */
+    /* in WASI's C library strict C hides the function */
+#if defined(CLOCK_MONOTONIC) && !(defined(__wasi__) && !defined(_BSD_SOURCE))
     clock_gettime(CLOCK_MONOTONIC, &t);
 #else
     timespec_get(&t, TIME_UTC);
@@ -409,43 +450,52 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
 
 /* ==== [S1.4] The doors ==================================================== */
 
-/* This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to bottom, and uses what
-   stands above. Part II, rooms E1 to E8, is the engine: how the kernels are made fast, how ranks wait, fail and
-   are found, how files and charts are drawn. What Part I asks of Part II, and one room of a later one, stands
-   here, a line each. These are the only forward declarations of the file; a test holds the rest to its order. */
+/* This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
+   bottom, and uses what stands above. Part II, rooms E1 to E8, is the engine: how the kernels
+   are made fast, how ranks wait, fail and are found, how files and charts are drawn. What Part I
+   asks of Part II, and one room of a later one, stands here, a line each. These are the only
+   forward declarations of the file; a test holds the rest to its order. */
 #ifdef DTI_IMPLEMENT
 typedef struct dt_comm dt_comm;
 typedef struct dt_dataset dt_dataset;
 
-/* ---- E1, lane kernels: x, y of one lane group [C][H][W][16]; outputs overwritten, no alias; scratch as large as
-   dti_conv_scratch_floats says. packed: weights as the kernels read them, made once a step. */
-typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv; /* P = (H+2pad-K)/S + 1, Q likewise */
+/* ---- E1, lane kernels: x, y of one lane group [C][H][W][16]; outputs overwritten, no alias;
+   scratch as large as dti_conv_scratch_floats says. packed: weights as the kernels read them,
+   made once a step. */
+typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv; /* P = (H+2pad-K)/S + 1 */
 DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c);
 DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c);
 DTI_LOCAL void dti_conv_pack(const dti_conv *c, const float *w, float *packed);
-DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *packed, const float *b, float *y,
-                                float *scratch);
-DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed, float *dx, float *scratch);
-DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy, float *dw, float *db,
-                                         float *scratch);
-/* convolution and 2x2 max-pooling in one; argmax: the place u*2 + v of each maximum. dx NULL: not wanted */
-DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed, const float *b, bool relu,
-                                     float *y, uint8_t *argmax, float *scratch);
-DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const float *packed, const float *dy,
-                                      const uint8_t *argmax, float *dx, float *dw, float *db, float *scratch);
-DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const float *x, float *y, uint8_t *argmax);
-DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy, const uint8_t *argmax, float *dx);
+DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *packed,
+                                const float *b, float *y, float *scratch);
+DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed,
+                                      float *dx, float *scratch);
+DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy,
+                                         float *dw, float *db, float *scratch);
+/* convolution and 2x2 max-pooling in one; argmax: the place u*2 + v of each maximum. dx NULL:
+   not wanted */
+DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed,
+                                     const float *b, bool relu, float *y, uint8_t *argmax,
+                                     float *scratch);
+DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const float *packed,
+                                      const float *dy, const uint8_t *argmax, float *dx, float *dw,
+                                      float *db, float *scratch);
+DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const float *x, float *y,
+                                   uint8_t *argmax);
+DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy,
+                                    const uint8_t *argmax, float *dx);
 /* a linear layer of I inputs and O outputs over G lane groups, which lie xs and ys floats apart */
 DTI_LOCAL size_t dti_linear_packed_floats(int I, int O);
 DTI_LOCAL void dti_linear_pack(int I, int O, const float *w, float *packed);
-DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs, const float *packed, const float *b,
-                                  float *y, size_t ys);
-DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, size_t dys, const float *packed, float *dx,
-                                        size_t dxs);
-DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw, float *db);
+DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs,
+                                  const float *packed, const float *b, float *y, size_t ys);
+DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, size_t dys,
+                                        const float *packed, float *dx, size_t dxs);
+DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw,
+                                           float *db);
 
-/* Winograd's algorithm: rule says by which form a convolution goes, NULL for none; shares, whether it is better over
-   many lane groups at once. Backward: dx, or dw and db, may be NULL. */
+/* Winograd's algorithm: rule says by which form a convolution goes, NULL for none; shares,
+   whether it is better over many lane groups at once. Backward: dx, or dw and db, may be NULL. */
 typedef struct dti_wino_form dti_wino_form;
 /* maps of several lane groups, `group` floats apart; argmax where they are pooled */
 typedef struct dti_wino_maps {
@@ -458,48 +508,54 @@ DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g);
 DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form);
 DTI_LOCAL size_t dti_wino_packed_floats(const dti_conv *g, const dti_wino_form *form);
 DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form *form);
-DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const float *w, float *packed);
-DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, int groups, const dti_wino_maps *x,
-                                const float *packed, const float *b, bool relu, const dti_wino_maps *y, float *scratch);
-DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, int groups, const dti_wino_maps *x,
-                                 const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw,
-                                 float *db, float *scratch);
+DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const float *w,
+                             float *packed);
+DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, int groups,
+                                const dti_wino_maps *x, const float *packed, const float *b,
+                                bool relu, const dti_wino_maps *y, float *scratch);
+DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, int groups,
+                                 const dti_wino_maps *x, const dti_wino_maps *dy,
+                                 const float *packed, const dti_wino_maps *dx, float *dw, float *db,
+                                 float *scratch);
 
-static void dti_sqrt_all(float *x, size_t n);                 /* x[i] = sqrt(x[i]) */
-static dt_err dti_check_thread(void);                         /* DT_ENUMERIC: this thread's processor is set oddly */
-static dt_err dti_check_arithmetic(void);                     /* the same, or the compiler broke IEEE 754 */
-static uint64_t dti_arithmetic_hash(void);                    /* of what decides a result's last bits */
+static void dti_sqrt_all(float *x, size_t n); /* x[i] = sqrt(x[i]) */
+static dt_err dti_check_thread(void);         /* DT_ENUMERIC: the processor is set oddly */
+static dt_err dti_check_arithmetic(void);     /* the same, or the compiler broke IEEE 754 */
+static uint64_t dti_arithmetic_hash(void);    /* of what decides a result's last bits */
 
-/* ---- E2, cores and waiting */
+/* ---- E2, cores and waiting: which cores this process may use, and what a rank does while it has
+   nothing to do. Ranks often outnumber cores, so it sleeps rather than spins. */
 DT_API int dt_cores(void);
 typedef struct dti_cpus { unsigned long bit[16]; } dti_cpus;
-DTI_LOCAL bool dti_cpus_get(dti_cpus *c);             /* false where nothing is known */
+DTI_LOCAL bool dti_cpus_get(dti_cpus *c); /* false where nothing is known */
 DTI_LOCAL bool dti_cpus_set(const dti_cpus *c);
-DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k);       /* keeps this thread on the k-th of these cores */
+DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k); /* this thread, to the k-th of these */
 DTI_LOCAL void dti_doze(long microseconds);
-DTI_LOCAL void dti_move(dt_comm *c, int place, int places);   /* this rank waits at that place, one of so many */
+/* this rank waits at that place, one of so many */
+DTI_LOCAL void dti_move(dt_comm *c, int place, int places);
 
-/* ---- E3, MPI, asked by E2 */
+/* ---- E3, MPI, asked by E2: an all-reduce of MPI's own that goes on while this rank computes */
 struct dti_flight;
 static dt_err dti_mpi_reduce_start(dt_comm *c, struct dti_flight *f);
 static dt_err dti_mpi_reduce_test(dt_comm *c, struct dti_flight *f, bool *done);
 
 /* ---- E4, failure: a rank shows that it lives, and hears who does not */
-static void dti_be_patient(dt_comm *c, double seconds);       /* before a silent rank counts as hung */
-static dt_err dti_look_around(dt_comm *c);                    /* DT_ECOMM if another rank is gone or hangs */
-static dt_err dti_give_up(dt_comm *c, int failed);            /* the error of waiting for that rank */
-static uint64_t dti_build_hash(void);                         /* of what two ranks must have in common */
+static void dti_be_patient(dt_comm *c, double seconds); /* before a silent rank counts as hung */
+static dt_err dti_look_around(dt_comm *c);              /* DT_ECOMM if a rank is gone or hangs */
+static dt_err dti_give_up(dt_comm *c, int failed);      /* the error of waiting for that rank */
+static uint64_t dti_build_hash(void);                   /* of what two ranks must have in common */
 DT_API void dt_comm_progress(dt_comm *comm, uint64_t step, const char *what);
 DT_API void dt_comm_phase(dt_comm *comm, const char *what);
 DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
-static void dti_beats(dt_comm *c, bool at_once);              /* several hosts: tells the others that this one lives */
+/* on several hosts: tells the others that this one lives */
+static void dti_beats(dt_comm *c, bool at_once);
 static dt_err dti_miss_a_host(dt_comm *c);
 #ifdef DTRAIN_WITH_MPI
 struct dti_guard;
 static bool dti_speaks_first(dt_comm *c);
 static void dti_beats_start(dt_comm *c);
 static void dti_beats_stop(dt_comm *c);
-static void dti_farewell(dt_comm *c, int farewell);           /* how far this rank has come with its end */
+static void dti_farewell(dt_comm *c, int farewell); /* how far this rank has come with its end */
 static dt_err dti_guardian_start(struct dti_guard **guard);
 static void dti_start_over(const struct dti_guard *guard, bool well);
 static void dti_guard_hosts(dt_comm *c);
@@ -507,12 +563,12 @@ static dt_err dti_watcher_start(dt_comm *c, int fd);
 static void dti_watcher_stop(dt_comm *c);
 static void dti_watcher_detach(int fd, int other);
 static void dti_watcher_leave(int size, int here);
-static void *dti_map(size_t bytes);                           /* memory that later children share */
+static void *dti_map(size_t bytes); /* memory that later children share */
 static void dti_unmap(void *memory, size_t bytes);
 DTI_LOCAL int dti_launched_ranks(void);
 #endif
 
-/* ---- E5, traces */
+/* ---- E5, traces: one stretch of a rank's time, from start to end on dt_now's clock */
 DT_API void dt_trace(dt_comm *comm, const char *name, double start, double end);
 static void dti_trace_add(dt_comm *c, const char *name, double start, double end);
 
@@ -520,61 +576,77 @@ static void dti_trace_add(dt_comm *c, const char *name, double start, double end
 enum { DTI_PATH_MAX = 1024 };
 typedef struct dti_output {
     FILE *file;
-    const char *path;                            /* as the caller names it */
-    char target[DTI_PATH_MAX];                   /* the same, links followed */
+    const char *path;          /* as the caller names it */
+    char target[DTI_PATH_MAX]; /* the same, links followed */
     char beside[DTI_PATH_MAX + 16];
 } dti_output;
-static bool dti_file_exists(const char *path);                /* also one that may not be read */
-static FILE *dti_open_plain(const char *path);                /* to read; NULL for what is no plain file, or not there */
+static bool dti_file_exists(const char *path); /* also one that may not be read */
+static FILE *dti_open_plain(const char *path); /* to read; NULL if it is none, or not there */
 static dt_err dti_output_open(dti_output *o, const char *path);
 static dt_err dti_output_close(dti_output *o);
 static void dti_output_drop(dti_output *o);
-static size_t dti_utf8_bytes(const char *s, size_t left);     /* of the character at s; 0 if it is none */
+static size_t dti_utf8_bytes(const char *s, size_t left); /* of the character at s; 0: none */
 static void dti_json_quote(char *out, const char *text);
 
-/* ---- E7, drawn digits */
+/* ---- E7, drawn digits, for machines without any data set; the same on every machine */
 static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part);
 #endif
 
 /* ==== [S2] Random numbers ================================================= */
 
-/* A random number here is a function of what it is for, not of how many were
-   drawn before it. Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random
-   numbers: as easy as 1, 2, 3", SC 2011) mixes a counter under a key in ten
-   rounds. The key is the seed; the counter holds the purpose, the epoch, the
-   sample and a running number. So the dropout mask of image 4711 in epoch 3 is
-   the same on whichever rank holds the image, and after a resume. */
+/* The usual generator has a state: each call changes it, and the millionth number exists only
+   after the 999 999 before it. Two ranks that draw in different order then disagree about
+   everything, and a resumed run must find the state again.
+
+   A random number here is a function of what it is for. Philox4x32-10 (Salmon, Moraes, Dror,
+   Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011) mixes a counter of four words
+   under a key of two, in ten rounds, until counters that differ in one bit have nothing in common
+   any more. The key is the seed; the counter says what the number is for:
+
+       word         0                1                2          3
+       counter      running number   sample           epoch      purpose
+       e.g.         0, 1, 2 ...      image 4711       epoch 3    DT_RNG_DROPOUT | layer << 8
+
+   So the dropout mask of image 4711 in epoch 3 is the same on whichever rank holds the image, in
+   whichever order ranks compute, and after a resume. */
 #ifdef DTI_DECLARE
-enum { /* purposes: streams that never share a counter */
-       DT_RNG_INIT = 1,
-       DT_RNG_SHUFFLE,
-       DT_RNG_PARTITION,
-       DT_RNG_DROPOUT,
-       DT_RNG_AUGMENT,
-       DT_RNG_SYNTHETIC,
-       DT_RNG_TEST
+/* Purposes: streams that never share a counter. Their values are part of every result's bits, so
+   a new one takes the next number, and none is ever given away again. */
+enum {
+    DT_RNG_INIT = 1,      /* initial weights; sample: the layer */
+    DT_RNG_SHUFFLE = 2,   /* the order of an epoch's images */
+    DT_RNG_PARTITION = 3, /* which images are whose, once for a whole training */
+    DT_RNG_DROPOUT = 4,   /* what dropout erases; the layer's number in bits 8 and above */
+    DT_RNG_AUGMENT = 5,   /* how an image is turned, moved and coloured */
+    DT_RNG_SYNTHETIC = 6, /* digits that are drawn instead of read */
+    DT_RNG_TEST = 7       /* whatever a test or a chapter needs */
 };
 
 typedef struct dt_philox_block { uint32_t v[4]; } dt_philox_block;
 
-/* dt_philox: 128 random bits; key (seed), counter (counter, sample, epoch, purpose). Any bits: period 2^128. */
+/* dt_philox: 128 random bits for this seed and this counter (words 3, 2, 1, 0 of the picture
+   above). Any bits may be given; the period is 2^128. */
 DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch, uint32_t sample,
                                  uint32_t counter);
 
 /* dt_uniform: 24 of the 32 bits as a float in [0, 1), each of 2^24 values equally likely. */
 DT_API float dt_uniform(uint32_t bits);
 
-/* dt_permutation: out becomes a permutation of 0..n-1, each equally likely (Fisher and Yates, with
-   Lemire's unbiased bounded numbers). n steps, no memory. n < 2^32. */
+/* dt_permutation: out becomes a permutation of 0..n-1, each equally likely (Fisher and Yates,
+   with Lemire's unbiased bounded numbers). n steps, no memory. n < 2^32. */
 DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose,
                            uint32_t epoch);
 
-/* dt_hash: 64 bits that change with any bit of the input; chain blocks by passing the last result as
-   start (0 first). FNV-1a's step on 8-byte words with a final mix; for comparison, not for security. n is 0 where bytes is NULL. */
+/* dt_hash: 64 bits that change with any bit of the input; chain blocks by passing the last
+   result as start (0 first). FNV-1a's step on 8-byte words with a final mix; for comparison, not
+   for security. n is 0 where bytes is NULL. */
 DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* A round multiplies two of the words by odd constants, which spreads each of their bits over the
+   64 of a product, mixes the products' upper halves with the other two words and the key, and lets
+   all four change places. The key moves on by a constant, so that no two rounds are alike. */
 DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch, uint32_t sample,
                                  uint32_t counter) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -620,6 +692,11 @@ DTI_LOCAL void dti_philox_lanes(uint32_t out[4][DT_LANES], uint64_t seed, uint32
     memcpy(out[2], c2, sizeof c2); memcpy(out[3], c3, sizeof c3);
 }
 
+/* Fisher and Yates: from the end, each place changes with one drawn from the i places up to it. A
+   32-bit number modulo i would prefer small places wherever i does not divide 2^32. Lemire ("Fast
+   random integer generation in an interval", 2019) takes the upper half of number * i, which is a
+   place below i, and draws again where the lower half is below 2^32 mod i: then each place is left
+   with the same count of numbers. For i = 3 that throws away 1 of 2^32. */
 DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose,
                            uint32_t epoch) {
     DTI_NEED(out || n == 0, "out", );
@@ -633,8 +710,7 @@ DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purp
     uint64_t used = 0;
     for (size_t i = n; i > 1; --i) {
         uint64_t product;
-        /* 2^32 mod i: below it lies the bias */
-        uint32_t low, floor = (uint32_t)(-(uint32_t)i) % (uint32_t)i;
+        uint32_t low, floor = (uint32_t)(-(uint32_t)i) % (uint32_t)i; /* 2^32 mod i */
         do {
             if ((used & 3u) == 0)
                 block =
@@ -649,8 +725,8 @@ DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purp
     }
 }
 
-/* Numbers of `each` bytes are hashed as if they lay lowest byte first, as on most machines: elsewhere byte i of a number is
-   found at i ^ (each - 1). */
+/* Numbers of `each` bytes are hashed as if they lay lowest byte first, as on most machines:
+   elsewhere byte i of a number is found at i ^ (each - 1). */
 DTI_INLINE uint64_t dti_hash_numbers(const void *numbers, size_t n, size_t each, uint64_t start) {
     static const uint16_t one = 1;
     const size_t turn = *(const unsigned char *)&one ? 0 : each - 1;
@@ -3685,8 +3761,9 @@ DT_API dt_err dt_backward(dt_net *net) {
 
 /* ==== [S8.6] Looking inside =============================================== */
 #ifdef DTI_DECLARE
-/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer_seconds
-   tells what layer i took since then. i counts layers as built; a layer that is done by the one before it takes 0. */
+/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer
+   tells layer i's name, and what it took since then. i counts layers as built; a layer that is done by the
+   one before it takes 0. */
 DT_API dt_err dt_net_profile(dt_net *net, bool on);
 DT_API int dt_net_layers(const dt_net *net);
 DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,

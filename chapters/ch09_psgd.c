@@ -190,7 +190,9 @@ static dt_err on_ranks(dt_comm *comm, int ranks, dt_err (*fn)(dt_comm *, void *)
 }
 
 static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
-    for (uint32_t every = 3; every < 4; every -= 3) { // 3, then 0
+    static const uint32_t intervals[2] = { 3, 0 }; // H = 3; and once, at the end
+    for (int i = 0; i < 2; ++i) {
+        const uint32_t every = intervals[i];
         job by_hand = *first, by_header = *first;
         by_hand.every = by_header.every = every;
         check_all(comm, on_ranks(comm, ranks, train_by_hand, &by_hand));
