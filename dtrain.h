@@ -2767,6 +2767,120 @@ DT_API void dt_add(dt_net *net, dt_node node) {
 }
 #endif
 
+/* ==== [S6.8] Average pooling ============================================== */
+
+/* y[n,c,i,j] = (sum of the K x K window at i*K-p, j*K-p) / (K*K): windows side by side, as those of
+   max-pool. Outside of the map there are zeros, and they count: at a padded edge the mean is smaller.
+   What is left of the map behind the last whole window is not read (floor).
+
+   Max-pool must note where each maximum was. The mean is the same sum wherever its terms lie, so
+   backward needs nothing of forward: every place of a window gets the same K*K-th part of dy. */
+#ifdef DTI_DECLARE
+typedef struct dt_avgpool2d_desc {
+    int kernel;              /* K, 1..65536 */
+    int padding;             /* zeros around the map, 0..K/2 */
+    bool global;             /* one window over the whole map instead: kernel and padding 0 */
+} dt_avgpool2d_desc;
+
+/* x (N,C,H,W) -> y (N,C,P,Q), P = (H+2p)/K, Q likewise from W; N*C*H*W additions */
+DT_API void dt_avgpool2d(dt_net *net, const dt_avgpool2d_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+typedef struct dti_avgpool2d { int rows, columns, pad; } dti_avgpool2d; /* of a window */
+
+static dt_err dti_avgpool2d_shape(dti_layer *l, const void *description) {
+    const dt_avgpool2d_desc *d = description;
+    dti_avgpool2d *a = l->own;
+    if (!d) return dt_fail(DT_EARG, "avgpool2d: desc must not be NULL");
+    const int K = d->kernel, p = d->padding;
+    if (d->global ? K != 0 || p != 0 : K < 1 || K > 65536 || p < 0 || p > K / 2)
+        return dt_fail(DT_EARG,
+                       "avgpool2d: kernel %d, padding %d; needs 1..65536 and 0..kernel/2, or 0 and "
+                       "0 where it is global",
+                       K, p);
+    *a = d->global ? (dti_avgpool2d){ l->in[1], l->in[2], 0 } : (dti_avgpool2d){ K, K, p };
+    l->out[1] = (l->in[1] + 2 * p) / a->rows;
+    l->out[2] = (l->in[2] + 2 * p) / a->columns;
+    if (l->out[1] < 1 || l->out[2] < 1)
+        return dt_fail(DT_ESHAPE,
+                       "avgpool2d: kernel %d is larger than the %d x %d input with padding %d", K,
+                       l->in[1], l->in[2], p);
+    return DT_OK;
+}
+
+/* What of window i lies in a map of so many rows (or columns): [from, to). */
+static void dti_window(int i, int size, int pad, int map, int *from, int *to) {
+    const int begin = i * size - pad, end = begin + size;
+    *from = begin > 0 ? begin : 0;
+    *to = end < map ? end : map;
+}
+
+/* One output's sixteen lanes: the sum over its window, added up row by row. */
+static void dti_window_mean(const float *x, int columns, const int rows[2], const int cols[2],
+                            float part, float *y) {
+    float sum[DT_LANES] = { 0 };
+    for (int u = rows[0]; u < rows[1]; ++u)
+        for (int v = cols[0]; v < cols[1]; ++v)
+            for (int l = 0; l < DT_LANES; ++l)
+                sum[l] += x[((size_t)u * (size_t)columns + (size_t)v) * DT_LANES + (size_t)l];
+    for (int l = 0; l < DT_LANES; ++l) y[l] = sum[l] * part;
+}
+
+static void dti_avgpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const dti_avgpool2d *a = op->layer->own;
+    const int H = op->in[1], W = op->in[2];
+    const float part = 1.0f / ((float)a->rows * (float)a->columns);
+    (void)run;
+    for (int g = first; g < first + groups; ++g) {
+        float *y = dti_y(op, g);
+        for (int c = 0; c < op->in[0]; ++c) {
+            const float *x = dti_x(op, g) + (size_t)c * (size_t)H * (size_t)W * DT_LANES;
+            for (int i = 0, rows[2]; i < op->out[1]; ++i) {
+                dti_window(i, a->rows, a->pad, H, &rows[0], &rows[1]);
+                for (int j = 0, cols[2]; j < op->out[2]; ++j, y += DT_LANES) {
+                    dti_window(j, a->columns, a->pad, W, &cols[0], &cols[1]);
+                    dti_window_mean(x, W, rows, cols, part, y);
+                }
+            }
+        }
+    }
+}
+
+/* y = sum of x / K*K  =>  dx = dy / K*K at each place of the window, 0 where no window lies */
+static void dti_avgpool2d_backward(const dti_op *op, const dti_pass *run, int g) {
+    const dti_avgpool2d *a = op->layer->own;
+    const int H = op->in[1], W = op->in[2];
+    const float part = 1.0f / ((float)a->rows * (float)a->columns), *dy = dti_dy(op, g);
+    float *dx = dti_dx(op, g);
+    (void)run;
+    if (!dx) return;
+    memset(dx, 0, dti_group_floats(op->in) * sizeof *dx);
+    for (int c = 0; c < op->in[0]; ++c, dx += (size_t)H * (size_t)W * DT_LANES)
+        for (int i = 0, rows[2]; i < op->out[1]; ++i) {
+            dti_window(i, a->rows, a->pad, H, &rows[0], &rows[1]);
+            for (int j = 0, cols[2]; j < op->out[2]; ++j, dy += DT_LANES) {
+                dti_window(j, a->columns, a->pad, W, &cols[0], &cols[1]);
+                for (int u = rows[0]; u < rows[1]; ++u)
+                    for (int v = cols[0]; v < cols[1]; ++v)
+                        for (int l = 0; l < DT_LANES; ++l)
+                            dx[((size_t)u * (size_t)W + (size_t)v) * DT_LANES + (size_t)l] =
+                                dy[l] * part;
+            }
+        }
+}
+
+static const dti_layer_class dti_avgpool2d_class = { .name = "avgpool2d",
+                                                     .own = sizeof(dti_avgpool2d),
+                                                     .shape = dti_avgpool2d_shape,
+                                                     .forward = dti_avgpool2d_forward,
+                                                     .backward = dti_avgpool2d_backward };
+
+DT_API void dt_avgpool2d(dt_net *net, const dt_avgpool2d_desc *desc) {
+    dti_append(net, &dti_avgpool2d_class, NULL, desc, -1);
+}
+#endif
+
 /* ==== [S7] Losses ======================================================= */
 
 /* ==== [S7.1] Log-softmax and negative log-likelihood ======================= */

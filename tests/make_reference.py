@@ -155,7 +155,37 @@ def hundred_steps(out, name, make):
     record(out, name, flat[::3])
 
 
+class OneLayer(torch.nn.Module):
+    """A layer between a convolution and a linear one."""
+
+    image = (3, 17, 13)
+    classes = 5
+
+    def __init__(self, layer):
+        self.layer = layer
+        inputs = self.layer(torch.zeros(1, 4, 15, 11)).numel()
+        self.shapes = [(4, 3, 3, 3), (4,), (5, inputs), (5,)]
+        self.fan_in = [27, 27, inputs, inputs]
+
+    def forward(self, x, w):
+        return F.linear(self.layer(F.conv2d(x, w[0], w[1])).flatten(1), w[2], w[3])
+
+
+def layer_case(out, name, layer):
+    """All logits of one batch; all gradients."""
+    net = OneLayer(layer)
+    x, y = data(net)
+    w = start(net)
+    z = net.forward(x[rows(0)], w)
+    F.cross_entropy(z, y[rows(0)]).backward()
+    record(out, name + " y", z.detach().numpy())
+    record(out, name + " g", np.concatenate([p.grad.numpy().ravel() for p in w]))
+
+
 def steps(out):
+    layer_case(out, "avgpool", lambda x: F.avg_pool2d(x, 2))
+    layer_case(out, "avgpool padded", lambda x: F.avg_pool2d(x, 4, padding=2))
+    layer_case(out, "avgpool global", lambda x: x.mean((2, 3)))
     hundred_steps(out, "sgd", lambda w: torch.optim.SGD(w, lr=0.02))
     hundred_steps(out, "momentum", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, weight_decay=1e-3))
     hundred_steps(out, "nesterov", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, nesterov=True))

@@ -276,6 +276,15 @@ static void rows_of_builders(void) {
         BUILD_REFUSES(DT_ESHAPE, "larger than", dt_maxpool2d(net, 7));
         WORKS(DONE(dt_maxpool2d(NULL, 2)));
     }
+    ROW(dt_avgpool2d) {
+        BUILD_REFUSES(DT_EARG, "desc must not be NULL", dt_avgpool2d(net, NULL));
+        BUILD_REFUSES(DT_EARG, "kernel 0", dt_avgpool2d(net, &(dt_avgpool2d_desc){ .padding = 0 }));
+        BUILD_REFUSES(DT_EARG, "kernel 2147483647", dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = INT_MAX }));
+        BUILD_REFUSES(DT_EARG, "padding 2", dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 3, .padding = 2 }));
+        BUILD_REFUSES(DT_EARG, "kernel 2", dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 2, .global = true }));
+        BUILD_REFUSES(DT_ESHAPE, "larger than", dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 7 }));
+        WORKS(DONE(dt_avgpool2d(NULL, NULL)));
+    }
     ROW(dt_relu) {
         dt_net *net = built();
         dt_relu(net); /* too late: whatever would run the net says so */

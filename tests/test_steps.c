@@ -96,6 +96,101 @@ static void conforms(const char *name, double difference, double bound) {
     if (!(difference <= bound)) fail_msg("%s: %g away from PyTorch, more than %g", name, difference, bound);
 }
 
+/* ---- Small layers, each between a convolution and a linear one. */
+
+static void avgpool(dt_net *net) { dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 2 }); }
+static void avgpool_padded(dt_net *net) { dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 4, .padding = 2 }); }
+static void avgpool_global(dt_net *net) { dt_avgpool2d(net, &(dt_avgpool2d_desc){ .global = true }); }
+
+static const struct { const char *name; void (*add)(dt_net *net); bool each_number; } layers[] = {
+    { "avgpool", avgpool, false }, { "avgpool padded", avgpool_padded, false }, { "avgpool global", avgpool_global, false },
+};
+
+static dt_net *layer_net(void (*add)(dt_net *net)) {
+    dt_net *net = dt_net_new(3, 17, 13);
+    dt_conv2d(net, "conv", &(dt_conv2d_desc){ .out = 4, .kernel = 3 });
+    add(net);
+    dt_linear(net, "fc", 5);
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = BATCH, .direct = true }));
+    reference_values(net);
+    return net;
+}
+
+static void small_layers(void **state) {
+    (void)state;
+    make_data(3 * 17 * 13, 5);
+    const dt_batch batch = batch_of_step(0);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; ++i) {
+        char record[32];
+        float z[BATCH][5];
+        dt_net *net = layer_net(layers[i].add);
+        ok(dt_net_load(net, &batch));
+        ok(dt_forward(net));
+        ok(dt_backward(net));
+        for (int n = 0; n < BATCH; ++n) ok(dt_net_logits(net, n, z[n]));
+        snprintf(record, sizeof record, "%s y", layers[i].name);
+        const double outputs = distance(record, z[0], 1, BATCH * 5);
+        snprintf(record, sizeof record, "%s g", layers[i].name);
+        const double gradients = distance(record, dt_net_gradients(net), 1, dt_net_count(net));
+        conforms(layers[i].name, fmax(outputs, gradients), 1e-5);
+        dt_net_free(net);
+    }
+}
+
+/* (loss(w+h) - loss(w-h)) / 2h */
+static double difference(dt_net *net, const dt_batch *batch, float *w, float h) {
+    const float old = *w, at[2] = { old - h, old + h };
+    double loss[2];
+    for (int side = 0; side < 2; ++side) {
+        *w = at[side];
+        ok(dt_net_load(net, batch));
+        ok(dt_forward(net));
+        const dt_score score = dt_net_score(net);
+        loss[side] = dt_score_loss(&score);
+    }
+    *w = old;
+    return (loss[1] - loss[0]) / ((double)at[1] - (double)at[0]);
+}
+
+/* Beside another reader of the same tensor, a layer's dx is added to that reader's; and what it wrote over must not be missed. */
+static void small_layers_in_branches(void **state) {
+    (void)state;
+    make_data(3 * 17 * 13, 5);
+    const dt_batch batch = batch_of_step(1);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; ++i) {
+        dt_net *net = dt_net_new(3, 17, 13);
+        dt_conv2d(net, "conv", &(dt_conv2d_desc){ .out = 2, .kernel = 5 });
+        dt_relu(net);
+        dt_node here = dt_here(net);
+        layers[i].add(net);
+        dt_linear(net, "one", 4);
+        dt_node one = dt_here(net);
+        dt_at(net, here);
+        layers[i].add(net);
+        layers[i].add(net);
+        dt_linear(net, "two", 4);
+        dt_add(net, one);
+        if (layers[i].each_number) layers[i].add(net);
+        else dt_relu(net);
+        dt_linear(net, "last", 5);
+        ok(dt_net_build(net, &(dt_build_desc){ .batch = BATCH, .seed = 3 }));
+        ok(dt_net_load(net, &batch));
+        ok(dt_forward(net));
+        ok(dt_backward(net));
+        float *w = dt_net_find(net, "conv.weight")->value.data, gradient[20];
+        memcpy(gradient, dt_net_gradients(net), sizeof gradient);
+        double largest = 0.0;
+        for (int k = 0; k < 20; ++k) largest = fmax(largest, fabs((double)gradient[k]));
+        for (int k = 0; k < 20; ++k) { /* a ReLU that switches within h bends the difference, so h is halved until they agree */
+            double off = INFINITY;
+            for (float h = 4e-3f; h > 2e-4f; h *= 0.5f) off = fmin(off, fabs(difference(net, &batch, &w[k], h) - (double)gradient[k]));
+            if (off > 0.03 * largest)
+                fail_msg("%s in branches: gradient %d is %g, differences are %g away", layers[i].name, k, (double)gradient[k], off);
+        }
+        dt_net_free(net);
+    }
+}
+
 /* ---- A hundred steps of each optimizer. */
 
 static dt_net *odd_net(void) {
@@ -159,6 +254,8 @@ static void adamw_decays_by_a_share(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_layers),
+        cmocka_unit_test(small_layers_in_branches),
         cmocka_unit_test(a_hundred_steps),
         cmocka_unit_test(adamw_decays_by_a_share),
     };
