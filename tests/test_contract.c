@@ -285,6 +285,7 @@ static void rows_of_builders(void) {
         BUILD_REFUSES(DT_ESHAPE, "larger than", dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 7 }));
         WORKS(DONE(dt_avgpool2d(NULL, NULL)));
     }
+    ROW(dt_sigmoid) WORKS(DONE(dt_sigmoid(NULL)));
     ROW(dt_relu) {
         dt_net *net = built();
         dt_relu(net); /* too late: whatever would run the net says so */

@@ -104,6 +104,7 @@ static void avgpool_global(dt_net *net) { dt_avgpool2d(net, &(dt_avgpool2d_desc)
 
 static const struct { const char *name; void (*add)(dt_net *net); bool each_number; } layers[] = {
     { "avgpool", avgpool, false }, { "avgpool padded", avgpool_padded, false }, { "avgpool global", avgpool_global, false },
+    { "sigmoid", dt_sigmoid, true },
 };
 
 static dt_net *layer_net(void (*add)(dt_net *net)) {
@@ -191,6 +192,18 @@ static void small_layers_in_branches(void **state) {
     }
 }
 
+/* Sigmoid against the C library's in double precision, from end to end; NaN stays NaN. */
+static void elementwise(void **state) {
+    (void)state;
+    for (float x = -110.0f; x < 110.0f; x += 0.00731f) {
+        const double want = 1.0 / (1.0 + exp(-(double)x)), got = (double)dti_logistic(x);
+        if (!(fabs(got - want) <= 4e-7 * want + 2e-38)) fail_msg("sigmoid(%g) = %.9g, wanted %.9g", (double)x, got, want);
+    }
+    const float ends[] = { INFINITY, FLT_MAX, -FLT_MAX, -INFINITY };
+    for (int i = 0; i < 4; ++i) assert_true(dti_logistic(ends[i]) >= 0.0f && fabsf(dti_logistic(ends[i]) - (i < 2 ? 1.0f : 0.0f)) < 2e-38f);
+    assert_true(isnan(dti_logistic(NAN)));
+}
+
 /* ---- A hundred steps of each optimizer. */
 
 static dt_net *odd_net(void) {
@@ -256,6 +269,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_layers),
         cmocka_unit_test(small_layers_in_branches),
+        cmocka_unit_test(elementwise),
         cmocka_unit_test(a_hundred_steps),
         cmocka_unit_test(adamw_decays_by_a_share),
     };
