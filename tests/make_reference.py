@@ -187,6 +187,7 @@ def steps(out):
     layer_case(out, "avgpool padded", lambda x: F.avg_pool2d(x, 4, padding=2))
     layer_case(out, "avgpool global", lambda x: x.mean((2, 3)))
     layer_case(out, "sigmoid", torch.sigmoid)
+    layer_case(out, "tanh", torch.tanh)
     hundred_steps(out, "sgd", lambda w: torch.optim.SGD(w, lr=0.02))
     hundred_steps(out, "momentum", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, weight_decay=1e-3))
     hundred_steps(out, "nesterov", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, nesterov=True))

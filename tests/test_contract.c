@@ -286,6 +286,7 @@ static void rows_of_builders(void) {
         WORKS(DONE(dt_avgpool2d(NULL, NULL)));
     }
     ROW(dt_sigmoid) WORKS(DONE(dt_sigmoid(NULL)));
+    ROW(dt_tanh) WORKS(DONE(dt_tanh(NULL)));
     ROW(dt_relu) {
         dt_net *net = built();
         dt_relu(net); /* too late: whatever would run the net says so */

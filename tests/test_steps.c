@@ -104,7 +104,7 @@ static void avgpool_global(dt_net *net) { dt_avgpool2d(net, &(dt_avgpool2d_desc)
 
 static const struct { const char *name; void (*add)(dt_net *net); bool each_number; } layers[] = {
     { "avgpool", avgpool, false }, { "avgpool padded", avgpool_padded, false }, { "avgpool global", avgpool_global, false },
-    { "sigmoid", dt_sigmoid, true },
+    { "sigmoid", dt_sigmoid, true }, { "tanh", dt_tanh, true },
 };
 
 static dt_net *layer_net(void (*add)(dt_net *net)) {
@@ -192,7 +192,7 @@ static void small_layers_in_branches(void **state) {
     }
 }
 
-/* Sigmoid against the C library's in double precision, from end to end; NaN stays NaN. */
+/* Sigmoid and tanh against the C library's in double precision, from end to end; NaN stays NaN. */
 static void elementwise(void **state) {
     (void)state;
     for (float x = -110.0f; x < 110.0f; x += 0.00731f) {
@@ -201,7 +201,14 @@ static void elementwise(void **state) {
     }
     const float ends[] = { INFINITY, FLT_MAX, -FLT_MAX, -INFINITY };
     for (int i = 0; i < 4; ++i) assert_true(dti_logistic(ends[i]) >= 0.0f && fabsf(dti_logistic(ends[i]) - (i < 2 ? 1.0f : 0.0f)) < 2e-38f);
-    assert_true(isnan(dti_logistic(NAN)));
+    assert_true(isnan(dti_logistic(NAN)) && isnan(dti_tanh(NAN)));
+    for (float x = 1e-30f; x < 40.0f; x *= 1.000731f) {
+        const double want = tanh((double)x), got = (double)dti_tanh(x);
+        if (!(fabs(got - want) <= 4e-7 * want)) fail_msg("tanh(%g) = %.9g, wanted %.9g", (double)x, got, want);
+        assert_true(fabsf(dti_tanh(-x) + dti_tanh(x)) <= 0.0f);
+    }
+    for (int i = 0; i < 4; ++i) assert_true(fabsf(dti_tanh(ends[i]) - (i < 2 ? 1.0f : -1.0f)) <= 0.0f);
+    assert_true(fabsf(dti_tanh(0.0f)) <= 0.0f);
 }
 
 /* ---- A hundred steps of each optimizer. */
