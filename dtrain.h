@@ -1167,6 +1167,23 @@ DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t f
    promises must be the file's length, to the byte. Rows and columns end at 4096,
    which keeps N*rows*columns below 2^56. */
 #ifdef DTI_IMPLEMENT
+/* Opens a file of data; its length is what its contents are held against. *file NULL: not open. */
+static dt_err dti_data_open(FILE **file, const char *path, long *length) {
+    *file = dti_open_plain(path);
+    if (!*file) return DT_EIO;
+    *length = fseek(*file, 0, SEEK_END) == 0 ? ftell(*file) : -1;
+    if (*length < 0 || fseek(*file, 0, SEEK_SET) != 0)
+        return dt_fail(DT_EIO, "%s is not a plain file", path);
+    return DT_OK;
+}
+
+/* Data as they are downloaded, not unpacked yet. */
+static dt_err dti_refuse_gzip(const char *path, const uint8_t *head, size_t got) {
+    if (got < 2 || head[0] != 0x1f || head[1] != 0x8b) return DT_OK;
+    return dt_fail(DT_EDATA,
+                   "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
+}
+
 typedef struct dti_idx {
     FILE *file;
     const char *path;
@@ -1184,10 +1201,7 @@ static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t 
                                   uint32_t wanted) {
     const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
     const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
-    if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b)
-        return dt_fail(DT_EDATA,
-                       "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"",
-                       path);
+    DT_TRY(dti_refuse_gzip(path, head, got));
     if (got < 4)
         return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
                        kind);
@@ -1205,11 +1219,8 @@ static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
     uint8_t head[16];
     memset(f, 0, sizeof *f);
     f->path = path;
-    f->file = dti_open_plain(path);
-    if (!f->file) return DT_EIO;
-    const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
-    if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0)
-        return dt_fail(DT_EIO, "%s is not a plain file", path);
+    long length;
+    DT_TRY(dti_data_open(&f->file, path, &length));
     const size_t got = fread(head, 1, header, f->file);
     if (ferror(f->file)) return dt_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
     if (got < 4 || dti_big_endian(head) != wanted)
@@ -1440,11 +1451,12 @@ static void dti_describe_folder(const char *folder, char *text, size_t size) {
 #endif
 }
 
-static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given,
-                              bool elsewhere) {
-    const char *advice =
-        "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
-    char held[160];
+static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
+                              const char *given, bool elsewhere) {
+    char held[160], advice[160];
+    snprintf(advice, sizeof advice,
+             "run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->folders[0],
+             set->files[0]);
     if (s->zipped[0])
         return dt_fail(DT_EIO,
                        "%s is only there as gzip files in %.128s: unpack them with gunzip, "
@@ -1517,10 +1529,10 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
         if (!asked_for) continue;
         if (!drawn) dti_search_set(&search, set, given, !any || !given);
         if (drawn || search.found) return dti_load_set(train, test, set, search.folder);
-        if (!any) return dti_set_missing(&search, set->kind.name, given, true);
+        if (!any) return dti_set_missing(&search, set, set->kind.name, given, true);
     }
     dti_list_sets(names, sizeof names, any, any ? " or " : " and ");
-    if (any) return dti_set_missing(&search, names, given, false);
+    if (any) return dti_set_missing(&search, &dti_data_classes[0], names, given, false);
     return dt_fail(DT_EARG, "no dataset is named \"%.64s\": auto, %s are", which, names);
 }
 #endif
