@@ -36,6 +36,7 @@ help:
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
 	@echo "make doctor        how MPI jobs start here      make wasm        chapters 1 to 6 as WebAssembly"
+	@echo "make book          the chapters as pages, of which chapters 1 to 6 run in the browser; make deps-book gets its tools"
 	@echo "make clean"
 
 all: $(CHAPTERS) $(EXAMPLES)
@@ -159,6 +160,7 @@ build/bench: tests/bench.c chapters/output.h dtrain.h
 clean:
 	rm -rf build $(CHAPTERS) $(EXAMPLES)
 
+-include chapters/book/book.mk
 -include tests/tests.mk
 
 always:
