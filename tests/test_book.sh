@@ -22,10 +22,11 @@ spoil() {
     code=$?
     case $code:$said in 1:*"$3"*) ok 0 ;; *) ok 1 "$1 spoilt by $2: ended with $code and said: $said" ;; esac
 }
-spoil chapters/ch05_layers.c 's/\[S7.1\]/[S7.99]/' 'cites [S7.99]'
+nowhere=S7.99
+spoil chapters/ch05_layers.c "s/\\[S7.1\\]/[$nowhere]/" "cites [$nowhere]"
 spoil chapters/ch05_layers.c 's|^// \[end\]||' 'has no [end]'
 spoil chapters/ch05_layers.c 's|^// ## 5.2 .*|&\n//\n// Picture: ch05_nowhere|' 'shows figures/ch05_nowhere.png'
-spoil dtrain.h "s/==== \\[S7.1\\]/==== [S7.8]/" "cites [S7.1]"
+spoil dtrain.h "s/==== \\[S7.1\\]/==== [$nowhere]/" "cites [S7.1]"
 rm -rf "$copy"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
