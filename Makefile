@@ -28,7 +28,7 @@ PRIVATES = ch04
 EXAMPLES = $(sort $(basename $(notdir $(filter-out %_impl.c,$(wildcard examples/*.c examples/*.cpp)))))
 
 help:
-	@echo "make deps          install what is missing      make data        MNIST, Fashion-MNIST, CIFAR-10 in ./data"
+	@echo "make deps          install what is missing      make data        put MNIST and Fashion-MNIST into ./data"
 	@echo "make chNN          one chapter: ./chNN          make chNN DEBUG=1  the same for a debugger"
 	@echo "make all           every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
@@ -36,7 +36,6 @@ help:
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
 	@echo "make doctor        how MPI jobs start here      make wasm        chapters 1 to 6 as WebAssembly"
-	@echo "make book          the chapters as pages, of which chapters 1 to 6 run in the browser; make deps-book gets its tools"
 	@echo "make clean"
 
 all: $(CHAPTERS) $(EXAMPLES)
@@ -123,7 +122,7 @@ WORKERS = 1 2 3 4 5
 
 #      data that cannot be had is no reason to stop: the programs then draw their own digits, and say so
 experiment: ch12
-	-@sh chapters/get_data.sh data mnist fashion
+	-@sh chapters/get_data.sh
 	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
 
 # ---- How MPI jobs start here: launcher, ranks against cores, builds, data, shared memory. RANKS=2
@@ -160,7 +159,6 @@ build/bench: tests/bench.c chapters/output.h dtrain.h
 clean:
 	rm -rf build $(CHAPTERS) $(EXAMPLES)
 
--include chapters/book/book.mk
 -include tests/tests.mk
 
 always:

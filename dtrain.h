@@ -5,11 +5,11 @@
        #include "dtrain.h"
    and include it without the define wherever else it is used, from C or C++.
 
-   It does: convolution, pooling, linear layers and dropout, forward and backward, close to the
-   machine's peak; SGD and Adam; MNIST-like data; training on one core, on threads, on MPI ranks,
-   exactly (the same bits for every number of ranks), by rare averages, or Hogwild; evaluation;
-   files that PyTorch reads; charts as PNG. Its sections are written to be read in order, and the
-   chapters beside it build the same things by hand first.
+   It does: convolution, pooling, batch norm, linear layers and dropout, forward and backward, close
+   to the machine's peak; SGD and Adam; MNIST-like data; training on one core, on threads, on MPI
+   ranks, exactly (the same bits for every number of ranks), by rare averages, or Hogwild;
+   evaluation; files that PyTorch reads; charts as PNG. Its sections are written to be read in
+   order, and the chapters beside it build the same things by hand first.
 
    It does not: run on GPUs, differentiate arbitrary code, know other data types than 32-bit
    floats, print, or end your program. It is not thread-safe per object: one net belongs to one
@@ -1036,12 +1036,6 @@ typedef struct dt_dataset {
 DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
                           int classes);
 
-/* dt_cifar10_load                                              [S4.2]
-   Reads n files of CIFAR-10's binary layout, one after the other, as one dataset of 3 x 32 x 32
-   images and 10 classes, and measures mean and std of each colour. A file may hold any number of
-   records. What is checked, errors and *d as for dt_idx_load; DT_EARG if n is below 1. */
-DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n);
-
 /* dt_dataset_find                                              [S4.3]  chapter 2
    Loads a dataset by name, one of dt_dataset_known or "auto", from $DTRAIN_DATA, else from ./data.
    "auto", or NULL, takes MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone;
@@ -1173,23 +1167,6 @@ DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t f
    promises must be the file's length, to the byte. Rows and columns end at 4096,
    which keeps N*rows*columns below 2^56. */
 #ifdef DTI_IMPLEMENT
-/* Opens a file of data; its length is what its contents are held against. *file NULL: not open. */
-static dt_err dti_data_open(FILE **file, const char *path, long *length) {
-    *file = dti_open_plain(path);
-    if (!*file) return DT_EIO;
-    *length = fseek(*file, 0, SEEK_END) == 0 ? ftell(*file) : -1;
-    if (*length < 0 || fseek(*file, 0, SEEK_SET) != 0)
-        return dt_fail(DT_EIO, "%s is not a plain file", path);
-    return DT_OK;
-}
-
-/* Data as they are downloaded, not unpacked yet. */
-static dt_err dti_refuse_gzip(const char *path, const uint8_t *head, size_t got) {
-    if (got < 2 || head[0] != 0x1f || head[1] != 0x8b) return DT_OK;
-    return dt_fail(DT_EDATA,
-                   "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
-}
-
 typedef struct dti_idx {
     FILE *file;
     const char *path;
@@ -1207,7 +1184,10 @@ static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t 
                                   uint32_t wanted) {
     const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
     const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
-    DT_TRY(dti_refuse_gzip(path, head, got));
+    if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b)
+        return dt_fail(DT_EDATA,
+                       "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"",
+                       path);
     if (got < 4)
         return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
                        kind);
@@ -1225,8 +1205,11 @@ static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
     uint8_t head[16];
     memset(f, 0, sizeof *f);
     f->path = path;
-    long length;
-    DT_TRY(dti_data_open(&f->file, path, &length));
+    f->file = dti_open_plain(path);
+    if (!f->file) return DT_EIO;
+    const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
+    if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0)
+        return dt_fail(DT_EIO, "%s is not a plain file", path);
     const size_t got = fread(head, 1, header, f->file);
     if (ferror(f->file)) return dt_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
     if (got < 4 || dti_big_endian(head) != wanted)
@@ -1300,122 +1283,6 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
     dti_dataset_measure(d);
     dti_dataset_hash(d);
     return DT_OK;
-}
-#endif
-
-/* ---- CIFAR-10 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009)
-
-   Its binary version is files of records of 3073 bytes, and nothing else:
-
-       label 0..9   1024 bytes red   1024 bytes green   1024 bytes blue       (32 rows of 32 each)
-
-   ten thousand in each of data_batch_1.bin to data_batch_5.bin, the training images, and in
-   test_batch.bin. There is no header; so the length and the labels are all that can be held
-   against what a file should be, and all of them are. */
-#ifdef DTI_IMPLEMENT
-enum { DTI_CIFAR_PIXELS = 3 * 32 * 32, DTI_CIFAR_RECORD = 1 + DTI_CIFAR_PIXELS };
-
-/* Opens a file whose length is that of whole records; *records is how many. *file NULL: not open. */
-static dt_err dti_cifar_open(FILE **file, const char *path, uint32_t *records) {
-    uint8_t head[2];
-    long length;
-    DT_TRY(dti_data_open(file, path, &length));
-    const size_t got = fread(head, 1, sizeof head, *file);
-    rewind(*file);
-    DT_TRY(dti_refuse_gzip(path, head, got));
-    if (got == sizeof head && head[0] == 0x80) /* no label: it is how a pickle begins */
-        return dt_fail(DT_EDATA, "%s is of CIFAR-10's Python version: the binary one is needed",
-                       path);
-    if (length == 0 || length % DTI_CIFAR_RECORD != 0)
-        return dt_fail(DT_EDATA, "%s has %ld bytes, which are no whole records of %d bytes", path,
-                       length, DTI_CIFAR_RECORD);
-    if ((uint64_t)length / DTI_CIFAR_RECORD > UINT32_MAX / 2)
-        return dt_fail(DT_EDATA, "%s has %ld bytes, more than are read", path, length);
-    *records = (uint32_t)(length / DTI_CIFAR_RECORD);
-    return DT_OK;
-}
-
-static dt_err dti_cifar_count(const char *path, uint32_t *records) {
-    FILE *file;
-    const dt_err err = dti_cifar_open(&file, path, records);
-    if (file) fclose(file);
-    return err;
-}
-
-/* A file's records become images `first` and on; *next is the one behind them. */
-static dt_err dti_cifar_read(dt_dataset *d, const char *path, uint32_t first, uint32_t *next) {
-    FILE *file;
-    uint32_t records = 0;
-    dt_err err = dti_cifar_open(&file, path, &records);
-    if (err == DT_OK && records > d->count - first)
-        err = dt_fail(DT_EIO, "%s has grown while it was read", path);
-    for (uint32_t i = 0; i < records && err == DT_OK; ++i) {
-        uint8_t *label = d->labels + first + i;
-        uint8_t *pixels = d->pixels + (size_t)(first + i) * DTI_CIFAR_PIXELS;
-        if (fread(label, 1, 1, file) != 1 || fread(pixels, DTI_CIFAR_PIXELS, 1, file) != 1)
-            err = dt_fail(DT_EIO, "%s: only %u of %u records could be read", path, i, records);
-        else if (*label >= d->classes)
-            err = dt_fail(DT_EDATA, "%s: label %u in record %u, but there are %d classes", path,
-                          *label, i, d->classes);
-    }
-    if (file) fclose(file);
-    *next = first + records;
-    return err;
-}
-
-static dt_err dti_cifar_read_all(dt_dataset *d, const char *const *paths, int n) {
-    uint64_t images = 0;
-    uint32_t records, at = 0;
-    for (int i = 0; i < n; ++i) { /* all lengths before memory is asked for */
-        if (!paths[i]) return dt_fail(DT_EARG, "CIFAR-10: path %d of %d must not be NULL", i, n);
-        DT_TRY(dti_cifar_count(paths[i], &records));
-        images += records;
-    }
-    if (images > UINT32_MAX)
-        return dt_fail(DT_EDATA, "%s and the others hold %llu images, more than are read", paths[0],
-                       (unsigned long long)images);
-    DT_TRY(dti_dataset_alloc(d, (uint32_t)images, 3, 32, 32, 10));
-    for (int i = 0; i < n; ++i) DT_TRY(dti_cifar_read(d, paths[i], at, &at));
-    return at == d->count ? DT_OK
-                          : dt_fail(DT_EIO, "%s or another file shrank while it was read", paths[0]);
-}
-
-DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n) {
-    DTI_NEED(d && paths, "d and paths", DT_EARG);
-    memset(d, 0, sizeof *d);
-    if (n < 1) return dt_fail(DT_EARG, "CIFAR-10: %d files; at least 1", n);
-    const dt_err err = dti_cifar_read_all(d, paths, n);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
-    snprintf(d->name, sizeof d->name, "CIFAR-10");
-    snprintf(d->source, sizeof d->source, "%.255s", paths[0]);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
-}
-
-/* Of a folder: five files of training images, then the test images. */
-static const char *const dti_cifar_names[] = { "data_batch_1.bin", "data_batch_2.bin",
-                                               "data_batch_3.bin", "data_batch_4.bin",
-                                               "data_batch_5.bin", "test_batch.bin", NULL };
-
-static dt_err dti_load_cifar10(dt_dataset *d, const char *folder, int part) {
-    enum { PUBLISHED = 10000 };
-    char path[5][DTI_PATH_MAX + 64];
-    const char *paths[5];
-    const int first = part ? 5 : 0, n = part ? 1 : 5;
-    for (int i = 0; i < n; ++i) {
-        uint32_t records;
-        snprintf(path[i], sizeof path[i], "%s/%s", folder, dti_cifar_names[first + i]);
-        paths[i] = path[i];
-        DT_TRY(dti_cifar_count(paths[i], &records));
-        if (records != PUBLISHED)
-            return dt_fail(DT_EDATA, "%s holds %u records, CIFAR-10's files hold %d", paths[i],
-                           records, PUBLISHED);
-    }
-    return dt_cifar10_load(d, paths, n);
 }
 #endif
 
@@ -1506,12 +1373,6 @@ static const dti_data_class dti_data_classes[] = {
       .mean = (const float[]){ 0.2860f },
       .std = (const float[]){ 0.3530f },
       .load = dti_load_idx },
-    { .kind = { "cifar10", "CIFAR-10", 3, 32, 32, 10 },
-      .folders = { "cifar10", "cifar-10-batches-bin", "cifar10-jpeg" }, /* see make data */
-      .files = dti_cifar_names,
-      .mean = (const float[]){ 0.4914f, 0.4822f, 0.4465f },
-      .std = (const float[]){ 0.2470f, 0.2435f, 0.2616f },
-      .load = dti_load_cifar10 },
     { .kind = { "synthetic", "synthetic digits", 1, 28, 28, 10 },
       .automatic = true,
       .load = dti_synthetic_load },
@@ -1579,12 +1440,11 @@ static void dti_describe_folder(const char *folder, char *text, size_t size) {
 #endif
 }
 
-static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
-                              const char *given, bool elsewhere) {
-    char held[160], advice[160];
-    snprintf(advice, sizeof advice,
-             "run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->folders[0],
-             set->files[0]);
+static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given,
+                              bool elsewhere) {
+    const char *advice =
+        "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
+    char held[160];
     if (s->zipped[0])
         return dt_fail(DT_EIO,
                        "%s is only there as gzip files in %.128s: unpack them with gunzip, "
@@ -1657,10 +1517,10 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
         if (!asked_for) continue;
         if (!drawn) dti_search_set(&search, set, given, !any || !given);
         if (drawn || search.found) return dti_load_set(train, test, set, search.folder);
-        if (!any) return dti_set_missing(&search, set, set->kind.name, given, true);
+        if (!any) return dti_set_missing(&search, set->kind.name, given, true);
     }
     dti_list_sets(names, sizeof names, any, any ? " or " : " and ");
-    if (any) return dti_set_missing(&search, &dti_data_classes[0], names, given, false);
+    if (any) return dti_set_missing(&search, names, given, false);
     return dt_fail(DT_EARG, "no dataset is named \"%.64s\": auto, %s are", which, names);
 }
 #endif
@@ -2207,17 +2067,37 @@ typedef struct dti_pass {
     /* one layer's parameter gradient for one lane group, overwritten by backward */
     float *group_grad;
     float *scratch;          /* for kernels, as large as the largest asks */
+    uint32_t images, global_images; /* in this rank's batch; in all ranks' together */
+    /* Of what is saved but not trained, such as running means: where shares of this batch's own are
+       added up, a wide sum [S3.3] each, in the order of the parameter vector; see dti_share. */
+    int64_t *shares;
+    size_t trained;
+    /* the sink for sums over ranks that a pass cannot go on without, see dt_net_on_sums; NULL: no
+       rank but this one is asked */
+    dt_err (*sum)(void *user, int64_t *sums, size_t count);
+    void *sum_user;
+    dt_err *error;           /* a class that fails leaves its error there; dti_pass_fails */
 } dti_pass;
 
 /* What backward reads beside dy. The planner keeps those tensors until then, and lets another layer write over the rest. */
 enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
+
+/* Over which images a layer computes together while training. Most treat each image by itself. */
+typedef enum dti_scope {
+    DTI_OVER_EACH,
+    DTI_OVER_GROUP,
+    DTI_OVER_RANK,
+    DTI_OVER_BATCH,
+    DTI_SCOPES
+} dti_scope;
 
 typedef struct dti_layer_class {
     const char *name;
     size_t own;              /* bytes of what a layer of this class keeps of its description */
     /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters (dti_parameter). */
     dt_err (*shape)(dti_layer *l, const void *desc);
-    /* sets packed_floats, scratch_floats, notes_bytes, whole_batch; NULL: none */
+    /* sets packed_floats, scratch_floats, notes_bytes, sums, whole_batch, scope, fewest; NULL:
+       none of them */
     void (*needs)(dti_op *op);
     int reads;                          /* in backward: a sum of DTI_READS_ */
     bool in_place;                      /* y may lie where x lies, and dx where dy lies */
@@ -2235,6 +2115,8 @@ typedef struct dti_layer_class {
     void (*backward)(const dti_op *op, const dti_pass *run, int group);
     /* dx apart, if better so */
     void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups);
+    /* of a whole number that PyTorch saves with such a layer [E6.3]; NULL: it saves none */
+    const char *counter;
 } dti_layer_class;
 
 /* A tensor of the parameter vector: "weight" of layer "conv1" is called "conv1.weight". */
@@ -2243,6 +2125,8 @@ typedef struct dti_slot {
     dt_tensor shape;         /* without data */
     float bound, value;      /* initial values are value + U(-bound, +bound) */
     bool trained;            /* false: saved, but no optimizer steps it */
+    /* of what is not trained: each step it moves by this part of its distance to the batch's own */
+    float follow;
     size_t offset;           /* in the parameter vector */
 } dti_slot;
 
@@ -2283,12 +2167,16 @@ struct dti_op {
     bool direct;             /* dt_build_desc's */
     /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
     bool whole_batch;
+    dti_scope scope;
+    /* images that its scope must hold, if it holds any: a variance of one value is none */
+    uint32_t fewest;
     int begin, end;
     dti_lanes x, x2, y, dx, dx2, dy; /* dx, dx2 at NULL: not wanted */
     bool add_dx, add_dx2;    /* another reader's gradient is there already */
     dti_lanes spare;         /* where a class that cannot add leaves dx first */
-    size_t packed_floats, scratch_floats, notes_bytes;
+    size_t packed_floats, scratch_floats, notes_bytes, sums;
     float *packed;
+    int64_t *wide;           /* [sums] for sums over lane groups and ranks */
     /* forward's notes to backward, such as the places of maxima: notes_bytes a group */
     unsigned char *notes;
 };
@@ -2344,6 +2232,20 @@ static dti_slot *dti_parameter(dti_layer *l, const char *suffix, dt_tensor shape
     *slot = (dti_slot){ .suffix = suffix, .shape = shape, .bound = bound, .trained = true };
     l->params = dti_plus(l->params, dt_tensor_count(&shape));
     return slot;
+}
+
+/* A number that follows the batches and is not trained, such as a running mean; after the trained
+   ones. */
+static void dti_statistic(dti_layer *l, const char *suffix, dt_tensor shape, float value,
+                          float follow) {
+    l->slot[l->slots++] = (dti_slot){
+        .suffix = suffix, .shape = shape, .value = value, .trained = false, .follow = follow
+    };
+}
+
+/* The first error of a pass, which ends it. */
+static void dti_pass_fails(const dti_pass *run, dt_err code) {
+    if (*run->error == DT_OK) *run->error = code;
 }
 
 static bool dti_fits_image(const int shape[3]) {
@@ -3148,6 +3050,384 @@ static const dti_layer_class dti_tanh_class = {
 DT_API void dt_tanh(dt_net *net) { dti_append(net, &dti_tanh_class, NULL, NULL, -1); }
 #endif
 
+/* ==== [S6.11] Batch norm ================================================== */
+
+/* Batch norm (Ioffe, Szegedy 2015) gives every channel of a map the mean beta and the standard
+   deviation gamma, whatever the layers before it do:
+
+     mu = mean of the channel's numbers      var = mean of (x - mu)^2
+     h = (x - mu) / sqrt(var + eps)          y = gamma * h + beta
+
+   The means go over all places of the map and over several images, so images that were strangers in
+   every other layer meet here. Which images these are is a choice:
+
+     the batch    all images of the step, on all ranks, as if one rank held them: the same answer
+                  for every number of ranks, at the price of two sums over the ranks in forward and
+                  one in backward
+     the rank     those that this rank holds: no sums over ranks, and an answer that depends on them
+     the group    the sixteen of a lane group ("ghost" batch norm: Hoffer, Hubara, Soudry 2017):
+                  no sums over ranks, and the same answer for every number of them
+
+   When the net is used there is no batch to look at. Then mu and var are running values, which each
+   step moves a little towards the batch's own: running = (1 - momentum) * running + momentum *
+   batch, for var with the unbiased n/(n-1) * var. Groups and ranks have several means: their mean
+   is taken; of the groups' and ranks' variances likewise. They ride behind the gradient in its
+   message, and the step that the optimizer takes moves the running values, so a rank's copy is
+   every rank's.
+
+   Parameters: name.weight (gamma, C, from 1), name.bias (beta, C, from 0), and, saved but not
+   trained, name.running_mean (C, from 0), name.running_var (C, from 1). Names and numbers are
+   PyTorch's.
+
+   In training a channel needs two numbers to have a spread. A batch, rank or lane group of one
+   image on a 1 x 1 map is refused: DT_ESHAPE, by trainers before they begin, else by dt_forward. */
+#ifdef DTI_DECLARE
+typedef enum dt_statistics {
+    DT_STATISTICS_BATCH, /* 0: the global batch */
+    DT_STATISTICS_RANK,
+    DT_STATISTICS_GROUP,
+    DT_STATISTICS_KINDS
+} dt_statistics;
+
+typedef struct dt_batchnorm2d_desc {
+    float eps;               /* above 0 */
+    float momentum;          /* 0..1, of the running values */
+    dt_statistics over;      /* which images have a mean together */
+} dt_batchnorm2d_desc;
+
+#define DT_BATCHNORM2D_DEFAULTS .eps = 1e-5f, .momentum = 0.1f
+
+/* desc NULL: DT_BATCHNORM2D_DEFAULTS, over the batch. Over the batch, several ranks need
+   dt_share_statistics [S11.1], which dt_train_sync does by itself; without, it is over the rank. */
+DT_API void dt_batchnorm2d(dt_net *net, const char *name, const dt_batchnorm2d_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+typedef struct dti_batchnorm {
+    float eps;
+    dti_scope scope;
+} dti_batchnorm;
+
+enum { DTI_BN_WEIGHT, DTI_BN_BIAS, DTI_BN_MEAN, DTI_BN_VAR }; /* its slots */
+
+static dt_err dti_batchnorm_shape(dti_layer *l, const void *desc) {
+    static const dti_scope scopes[] = { DTI_OVER_BATCH, DTI_OVER_RANK, DTI_OVER_GROUP };
+    static const dt_batchnorm2d_desc defaults = { DT_BATCHNORM2D_DEFAULTS };
+    const dt_batchnorm2d_desc *d = desc ? desc : &defaults;
+    if (!(d->eps > 0.0f && d->eps <= FLT_MAX && d->momentum >= 0.0f && d->momentum <= 1.0f))
+        return dt_fail(DT_EARG, "batchnorm2d \"%s\": eps %g, momentum %g; needs eps > 0, "
+                       "momentum 0..1",
+                       l->name, (double)d->eps, (double)d->momentum);
+    DT_TRY(dti_check_enum("batchnorm2d", "kind of statistics", d->over, DT_STATISTICS_KINDS));
+    const dt_tensor channels = { NULL, 1, { l->in[0] } };
+    *(dti_batchnorm *)l->own = (dti_batchnorm){ d->eps, scopes[d->over] };
+    dti_parameter(l, "weight", channels, 0.0f)->value = 1.0f;
+    dti_parameter(l, "bias", channels, 0.0f);
+    dti_statistic(l, "running_mean", channels, 0.0f, d->momentum);
+    dti_statistic(l, "running_var", channels, 1.0f, d->momentum);
+    return DT_OK;
+}
+
+/* What forward finds out of a channel, for backward too: h = ((x - near) - rest) * scale. The mean
+   is near + rest, two floats: with a mean of 10000 and a spread of 1, the nearest float alone would
+   be 0.0005 away from it. */
+typedef struct dti_channel { float near, rest, scale; } dti_channel;
+
+static void dti_batchnorm_needs(dti_op *op) {
+    const dti_batchnorm *l = op->layer->own;
+    op->scope = l->scope;
+    op->whole_batch = l->scope != DTI_OVER_GROUP;
+    op->fewest = op->in[1] * op->in[2] == 1 ? 2 : 1;
+    op->notes_bytes = (size_t)op->in[0] * sizeof(dti_channel);
+    op->sums = op->whole_batch ? 1 + 2 * DTI_WIDE * (size_t)op->in[0] : 0;
+}
+
+/* The channels as lane group g sees them: its own, or those of all groups, with the first one's
+   notes. */
+static dti_channel *dti_channels_of(const dti_op *op, int g) {
+    return (dti_channel *)(void *)dti_notes_of(op, op->scope == DTI_OVER_GROUP ? g : 0);
+}
+
+/* Lanes of a group that hold an image: the others are computed like them, and counted nowhere. */
+static int dti_lanes_in(const dti_pass *run, int g) {
+    return (int)dti_min_u32(DT_LANES, run->images - (uint32_t)g * DT_LANES);
+}
+
+/* ---- One channel of one lane group, a plane of n places in sixteen lanes.
+
+   Its sums come together in three levels, of which the first is cheap and the others exact enough:
+   eight places in a float, lane by lane; those, in a double; the lanes, one after the other. */
+enum { DTI_BN_PLACES = 8 };
+
+static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
+    double total = 0.0;
+    for (int l = 0; l < lanes; ++l) total += sum[l];
+    return total;
+}
+
+static double dti_plane_sum(const float *restrict x, size_t n, int lanes) {
+    double sum[DT_LANES] = { 0.0 };
+    for (size_t from = 0; from < n; from += DTI_BN_PLACES) {
+        float part[DT_LANES] = { 0.0f };
+        for (size_t i = from; i < n && i < from + DTI_BN_PLACES; ++i)
+            for (size_t l = 0; l < DT_LANES; ++l) part[l] += x[i * DT_LANES + l];
+        for (size_t l = 0; l < DT_LANES; ++l) sum[l] += (double)part[l];
+    }
+    return dti_lanes_total(sum, lanes);
+}
+
+/* sums of a and of a*d, with d = x - near; a is dy, or, where that is NULL, d itself */
+typedef struct dti_two_sums { double a, ad; } dti_two_sums;
+
+static dti_two_sums dti_plane_products(const float *restrict x, const float *restrict dy,
+                                       float near, size_t n, int lanes) {
+    double sum[DT_LANES] = { 0.0 }, product[DT_LANES] = { 0.0 };
+    for (size_t from = 0; from < n; from += DTI_BN_PLACES) {
+        float part[DT_LANES] = { 0.0f }, more[DT_LANES] = { 0.0f };
+        for (size_t i = from; i < n && i < from + DTI_BN_PLACES; ++i)
+            for (size_t l = 0; l < DT_LANES; ++l) {
+                const float d = x[i * DT_LANES + l] - near, a = dy ? dy[i * DT_LANES + l] : d;
+                part[l] += a;
+                more[l] += a * d;
+            }
+        for (size_t l = 0; l < DT_LANES; ++l) {
+            sum[l] += (double)part[l];
+            product[l] += (double)more[l];
+        }
+    }
+    return (dti_two_sums) { dti_lanes_total(sum, lanes), dti_lanes_total(product, lanes) };
+}
+
+/* ---- Sums over lane groups and ranks: wide ones [S3.3], so that neither order nor ranks matter. A
+      number that is none cannot be added; it is counted in wide[0] instead, which travels with the
+      sums, so that all ranks hear of it. */
+static int64_t *dti_wide_of(const dti_op *op, int i) { return op->wide + 1 + i * DTI_WIDE; }
+
+static void dti_wide_put(const dti_op *op, int i, double x) {
+    if (!dti_wide_add(dti_wide_of(op, i), x)) ++*op->wide;
+}
+
+/* The first `sums` of them become the whole batch's; false if the pass has failed. */
+static bool dti_wide_meet(const dti_op *op, const dti_pass *run, int sums) {
+    if (op->scope == DTI_OVER_BATCH && run->sum && *run->error == DT_OK)
+        dti_pass_fails(run, run->sum(run->sum_user, op->wide, 1 + (size_t)sums * DTI_WIDE));
+    if (*op->wide && *run->error == DT_OK)
+        dti_pass_fails(run, dt_fail(DT_ENUMERIC,
+                                    "batchnorm2d \"%s\": a number that it reads is not finite",
+                                    op->layer->name));
+    return *run->error == DT_OK;
+}
+
+static void dti_wide_clear(const dti_op *op) { memset(op->wide, 0, op->sums * sizeof *op->wide); }
+
+/* Numbers that a channel's mean is taken over, where it is not over a lane group. */
+static double dti_batchnorm_count(const dti_op *op, const dti_pass *run) {
+    const bool meets = op->scope == DTI_OVER_BATCH && run->sum;
+    return (double)(meets ? run->global_images : run->images) * op->in[1] * op->in[2];
+}
+
+/* ---- Forward.
+
+   mean(x^2) - mean(x)^2 would need one pass over the numbers, and would lose them: with a mean of
+   10000 and a spread of 1 both terms are 1e8, and a float has seven digits. So there are two
+   passes: the mean; then, with d = x - near, the means of d and d^2. near, the first pass's mean
+   rounded to a float, is so close that the d are as small as the spread; and what it misses is the
+   mean of the d (Chan, Golub, LeVeque 1983):
+
+       mu = near + mean(d)       var = mean(d^2) - mean(d)^2, the second term next to nothing */
+
+/* A share of what the running value of channel c follows. A float, whose sum over equal ranks is
+   exact. */
+static void dti_batchnorm_share(const dti_op *op, const dti_pass *run, int slot, int c,
+                                double value) {
+    const size_t at = op->layer->slot[slot].offset + (size_t)c - run->trained;
+    if (!dti_wide_add(run->shares + at * DTI_WIDE, (double)(float)value))
+        dti_pass_fails(run, dt_fail(DT_ENUMERIC, "batchnorm2d \"%s\": the %s of channel %d is %g",
+                                    op->layer->name, slot == DTI_BN_MEAN ? "mean" : "variance", c,
+                                    value));
+}
+
+/* of channel c, n numbers have the sums of d and d^2 */
+static dti_channel dti_batchnorm_channel(const dti_op *op, const dti_pass *run, int c, float near,
+                                         double n, dti_two_sums d) {
+    const double rest = d.a / n, var = d.ad / n - rest * rest;
+    const float eps = ((const dti_batchnorm *)op->layer->own)->eps;
+    dti_batchnorm_share(op, run, DTI_BN_MEAN, c, (double)near + rest);
+    dti_batchnorm_share(op, run, DTI_BN_VAR, c, var > 0.0 ? var * n / (n - 1.0) : var * 0.0);
+    return (dti_channel) { near, (float)rest, (float)(1.0 / sqrt(fmax(var, 0.0) + (double)eps)) };
+}
+
+static void dti_batchnorm_over_group(const dti_op *op, const dti_pass *run, int g) {
+    const size_t places = (size_t)op->in[1] * (size_t)op->in[2];
+    const int lanes = dti_lanes_in(run, g);
+    const double n = (double)places * lanes;
+    for (int c = 0; c < op->in[0]; ++c) {
+        const float *x = dti_x(op, g) + (size_t)c * places * DT_LANES;
+        const float near = (float)(dti_plane_sum(x, places, lanes) / n);
+        const dti_two_sums d = dti_plane_products(x, NULL, near, places, lanes);
+        dti_channels_of(op, g)[c] = dti_batchnorm_channel(op, run, c, near, n, d);
+    }
+}
+
+/* The same in two rounds of sums over all groups, on this rank or on all. */
+static void dti_batchnorm_over_batch(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const size_t places = (size_t)op->in[1] * (size_t)op->in[2];
+    const double n = dti_batchnorm_count(op, run);
+    dti_channel *channel = dti_channels_of(op, 0);
+    if (n == 0.0) return; /* no images, and nobody to meet */
+    dti_wide_clear(op);
+    for (int g = first; g < first + groups; ++g)
+        for (int c = 0; c < op->in[0]; ++c)
+            dti_wide_put(op, c, dti_plane_sum(dti_x(op, g) + (size_t)c * places * DT_LANES, places,
+                                              dti_lanes_in(run, g)));
+    if (!dti_wide_meet(op, run, op->in[0])) return;
+    for (int c = 0; c < op->in[0]; ++c)
+        channel[c].near = (float)(dti_wide_value(dti_wide_of(op, c)) / n);
+    dti_wide_clear(op);
+    for (int g = first; g < first + groups; ++g)
+        for (int c = 0; c < op->in[0]; ++c) {
+            const float *x = dti_x(op, g) + (size_t)c * places * DT_LANES;
+            const dti_two_sums d =
+                dti_plane_products(x, NULL, channel[c].near, places, dti_lanes_in(run, g));
+            dti_wide_put(op, 2 * c, d.a);
+            dti_wide_put(op, 2 * c + 1, d.ad);
+        }
+    if (!dti_wide_meet(op, run, 2 * op->in[0])) return;
+    for (int c = 0; c < op->in[0]; ++c) {
+        const dti_two_sums d = { dti_wide_value(dti_wide_of(op, 2 * c)),
+                                 dti_wide_value(dti_wide_of(op, 2 * c + 1)) };
+        channel[c] = dti_batchnorm_channel(op, run, c, channel[c].near, n, d);
+    }
+    dti_wide_clear(op);
+}
+
+/* When the net is used: the running values. */
+static void dti_batchnorm_saved(const dti_op *op, const dti_pass *run, int g) {
+    const dti_slot *slot = op->layer->slot;
+    const double eps = (double)((const dti_batchnorm *)op->layer->own)->eps;
+    const float *mean = run->values + slot[DTI_BN_MEAN].offset,
+                *var = run->values + slot[DTI_BN_VAR].offset;
+    for (int c = 0; c < op->in[0]; ++c)
+        dti_channels_of(op, g)[c] =
+            (dti_channel) { mean[c], 0.0f, (float)(1.0 / sqrt((double)var[c] + eps)) };
+}
+
+static void dti_batchnorm_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    const size_t plane = (size_t)op->in[1] * (size_t)op->in[2] * DT_LANES;
+    const float *gamma = run->values + op->layer->slot[DTI_BN_WEIGHT].offset,
+                *beta = run->values + op->layer->slot[DTI_BN_BIAS].offset;
+    if (run->training && op->scope != DTI_OVER_GROUP)
+        dti_batchnorm_over_batch(op, run, first, groups);
+    for (int g = first; g < first + groups; ++g) {
+        if (!run->training) dti_batchnorm_saved(op, run, g);
+        else if (op->scope == DTI_OVER_GROUP) dti_batchnorm_over_group(op, run, g);
+        for (int c = 0; c < op->in[0]; ++c) {
+            /* y = gamma * h + beta = (x - near) * a + b */
+            const dti_channel k = dti_channels_of(op, g)[c];
+            const float a = gamma[c] * k.scale, b = beta[c] - k.rest * a, near = k.near;
+            const float *restrict x = dti_x(op, g) + (size_t)c * plane;
+            float *restrict y = dti_y(op, g) + (size_t)c * plane;
+            for (size_t i = 0; i < plane; ++i) y[i] = (x[i] - near) * a + b;
+        }
+    }
+}
+
+/* ---- Backward.
+
+   y = gamma * h + beta   =>  d gamma = sum of dy * h      d beta = sum of dy
+
+   and h gets dh = gamma * dy. Now x acts in three ways: by itself, through mu, and through var. Let
+   s = 1/sqrt(var + eps), so that h = (x - mu) * s; the sums go over the n numbers of a channel.
+
+     by itself     h = (x - mu) * s           gives  s * dh
+     through mu    each h falls by s when mu grows, and mu by 1/n when x does:
+                                              gives  -s/n * sum of dh
+     through s     var moves by 2 (x - mu)/n = 2 h/(s n) when x does; s by -s^3/2 when var does;
+                   each h by x - mu = h/s when s does:
+                   2 h/(s n) * (-s^3/2) * (sum of dh * h)/s
+                                              gives  -s/n * h * sum of dh * h
+
+   (That mu moves var as well adds nothing: the x - mu sum to 0.) Together
+
+     dx = s * (dh - mean(dh) - h * mean(dh * h)) = gamma * s * (dy - mean(dy) - h * mean(dy * h))
+
+   so what of dy is the same for all, or follows h, does not reach x: it would only move the mean
+   and the spread, which batch norm sets anyway. The means are d beta / n and d gamma / n. With
+   running values, which do not depend on x, only the first of the three ways is left: both means
+   are 0.
+
+   In an empty lane dy is 0 but dx would not be, and would enter the gradients of the layers before:
+   it is cleared. */
+static void dti_batchnorm_dx(const dti_op *op, const dti_pass *run, int g, int c, double mean_dy,
+                             double mean_dyh) {
+    const size_t places = (size_t)op->in[1] * (size_t)op->in[2], at = (size_t)c * places * DT_LANES;
+    const dti_channel k = dti_channels_of(op, g)[c];
+    const int lanes = dti_lanes_in(run, g);
+    const float *restrict x = dti_x(op, g) + at, *restrict dy = dti_dy(op, g) + at;
+    float *restrict dx = dti_dx(op, g) + at;
+    /* h = ((x - near) - rest) * s, so dx = a * dy + b * (x - near) + add */
+    const float gamma = run->values[op->layer->slot[DTI_BN_WEIGHT].offset + (size_t)c];
+    const double s = (double)k.scale, gs = (double)gamma * s;
+    const float near = k.near, a = (float)gs, b = (float)(-gs * s * mean_dyh),
+                add = (float)(gs * (s * mean_dyh * (double)k.rest - mean_dy));
+    for (size_t i = 0; i < places * DT_LANES; ++i) dx[i] = a * dy[i] + b * (x[i] - near) + add;
+    for (size_t i = 0; i < places && lanes < DT_LANES; ++i)
+        memset(dx + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof *dx);
+}
+
+/* d gamma and d beta of a lane group; and its dx, where that needs no other group. */
+static void dti_batchnorm_backward(const dti_op *op, const dti_pass *run, int g) {
+    const size_t places = (size_t)op->in[1] * (size_t)op->in[2];
+    const int C = op->in[0], lanes = dti_lanes_in(run, g);
+    const bool wanted = dti_dx(op, g) != NULL;
+    const bool alone = op->scope == DTI_OVER_GROUP || !run->training;
+    const double n = run->training ? (double)places * lanes : INFINITY; /* x/n = 0: no mean */
+    for (int c = 0; c < C; ++c) {
+        const float *x = dti_x(op, g) + (size_t)c * places * DT_LANES,
+                    *dy = dti_dy(op, g) + (size_t)c * places * DT_LANES;
+        const dti_channel k = dti_channels_of(op, g)[c];
+        const dti_two_sums d = dti_plane_products(x, dy, k.near, places, lanes);
+        const double dyh = (d.ad - (double)k.rest * d.a) * (double)k.scale;
+        run->group_grad[c] = (float)dyh;
+        run->group_grad[C + c] = (float)d.a;
+        if (wanted && alone) dti_batchnorm_dx(op, run, g, c, d.a / n, dyh / n);
+        if (!wanted || alone) continue;
+        dti_wide_put(op, 2 * c, d.a);
+        dti_wide_put(op, 2 * c + 1, dyh);
+    }
+}
+
+/* dx of all groups, once the sums over all of them are known. */
+static void dti_batchnorm_backward_data(const dti_op *op, const dti_pass *run, int first,
+                                        int groups) {
+    const double n = dti_batchnorm_count(op, run);
+    if (op->scope == DTI_OVER_GROUP || !run->training || n == 0.0 ||
+        !dti_wide_meet(op, run, 2 * op->in[0]))
+        return;
+    for (int c = 0; c < op->in[0]; ++c) {
+        const double dy = dti_wide_value(dti_wide_of(op, 2 * c)),
+                     dyh = dti_wide_value(dti_wide_of(op, 2 * c + 1));
+        for (int g = first; g < first + groups; ++g)
+            dti_batchnorm_dx(op, run, g, c, dy / n, dyh / n);
+    }
+    dti_wide_clear(op);
+}
+
+static const dti_layer_class dti_batchnorm_class = { .name = "batchnorm2d",
+                                                     .own = sizeof(dti_batchnorm),
+                                                     .shape = dti_batchnorm_shape,
+                                                     .needs = dti_batchnorm_needs,
+                                                     .reads = DTI_READS_X,
+                                                     .forward = dti_batchnorm_forward,
+                                                     .backward = dti_batchnorm_backward,
+                                                     .backward_data = dti_batchnorm_backward_data,
+                                                     .counter = "num_batches_tracked" };
+
+DT_API void dt_batchnorm2d(dt_net *net, const char *name, const dt_batchnorm2d_desc *desc) {
+    dti_append(net, &dti_batchnorm_class, name ? name : "", desc, -1);
+}
+#endif
+
 /* ==== [S7] Losses ======================================================= */
 
 /* ==== [S7.1] Log-softmax and negative log-likelihood ======================= */
@@ -3237,6 +3517,15 @@ DT_API dt_err dt_backward(dt_net *net);
 typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
 
+/* Layers that look at the global batch, batch norm for one [S6.11], need sums over the ranks in the
+   middle of a pass. While dt_forward and dt_backward run, fn(user, sums, count) is to add up
+   sums[0..count-1] over all ranks, in place; each rank gets the same calls in the same order, one
+   with an empty batch too. Without fn the sums are this rank's own: right for one rank.
+   dt_share_statistics [S11.1] hands in a communicator's all-reduce, and trainers do so by
+   themselves. */
+typedef dt_err dt_sum_fn(void *user, int64_t *sums, size_t count);
+DT_API void dt_net_on_sums(dt_net *net, dt_sum_fn *fn, void *user);
+
 DT_API size_t dt_net_count(const dt_net *net);                 /* floats in the parameter vector */
 /* the parameter vector itself, in dt_param order */
 DT_API float *dt_net_values(dt_net *net);
@@ -3268,7 +3557,16 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 #endif
 
 #ifdef DTI_IMPLEMENT
-enum { DTI_SCORE = 4 };      /* slots behind the gradient: score and stop wish travel with it */
+/* Whole numbers that travel behind the gradient: the score, a wish to stop, and how many shares of
+   statistics there are for each scope. */
+enum {
+    DTI_LOSS,
+    DTI_CORRECT,
+    DTI_COUNT,
+    DTI_STOP,
+    DTI_SHARES,
+    DTI_SCORE = DTI_SHARES + DTI_SCOPES
+};
 
 /* What one layer hands to the next. */
 typedef struct dti_tensor {
@@ -3295,13 +3593,21 @@ struct dt_net {
     int max_groups, groups;  /* lane groups planned for, and in this batch */
     dt_batch batch;
     float *values, *grad;    /* [count] */
-    int64_t *fixed;          /* [count + DTI_SCORE] exact sums of the gradient, then the score */
+    /* [dti_tail + DTI_SCORE] exact sums of the gradient, wide ones of statistics, then the score */
+    int64_t *fixed;
     float *group_grad, *scratch, *logp;
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
     int *label;              /* [max_groups][16] */
     dt_score score;
     dt_gradient_fn *on_gradient;
     void *on_gradient_user;
+    dt_sum_fn *on_sums;
+    void *on_sums_user;
+    /* Statistics of the last forward pass: shares that were given for a layer of each scope; and
+       whether what is saved has not yet followed them. */
+    int64_t shares[DTI_SCOPES];
+    bool fresh;
+    int64_t followed;        /* steps in which it has */
     int ops;
     dti_op op[DTI_MAX_LAYERS];
     dti_tensor tensor[DTI_MAX_LAYERS + 1];
@@ -3312,6 +3618,17 @@ struct dt_net {
 
 static const int *dti_image_shape(const dt_net *net) { return net->list.input; }
 static dti_tensor *dti_logits(dt_net *net) { return &net->tensor[net->op[net->ops - 1].made]; }
+
+/* A step's message lies in one piece, in integers or in floats:
+
+       trained gradients | statistics that are not trained | score ...
+       0        trained                                     dti_tail
+
+   Statistics are wide sums among integers, so they are DTI_WIDE times as long there. */
+static size_t dti_tail(const dt_net *net) {
+    return net->desc.float_sums ? net->count
+                                : net->trained + (net->count - net->trained) * DTI_WIDE;
+}
 
 /* DT_OK if a net can be run: there is one, its builders have met no error, and it is built. */
 static dt_err dti_ready(const char *who, const dt_net *net) {
@@ -3662,7 +3979,9 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
     }
     net->values = dti_take(base, &used, 1, net->count, f);
     net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
-    net->fixed = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), sizeof(int64_t));
+    const size_t wide = dti_times(net->count - net->trained, DTI_WIDE);
+    net->fixed = dti_take(base, &used, 1, dti_plus(dti_plus(net->trained, wide), DTI_SCORE),
+                          sizeof(int64_t));
     net->group_grad = dti_take(base, &used, 1, largest, f);
     net->scratch = dti_take(base, &used, 1, scratch, f);
     net->sample = dti_take(base, &used, G, DT_LANES, sizeof(uint32_t));
@@ -3672,6 +3991,7 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
         dti_op *op = &net->op[i];
         op->notes = dti_take(base, &used, G, op->notes_bytes, 1);
         op->packed = dti_take(base, &used, 1, op->packed_floats, f);
+        op->wide = dti_take(base, &used, 1, op->sums, sizeof(int64_t));
     }
     return dti_plus(used, dti_plan_tensors_memory(net, base ? base + used : NULL));
 }
@@ -3937,14 +4257,21 @@ static void dti_took(const dt_net *net, const dti_op *op, int way, double start)
         net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
 }
 
-static dti_pass dti_pass_of(const dt_net *net) {
+static dti_pass dti_pass_of(const dt_net *net, dt_err *error) {
     return (dti_pass) { .training = net->training,
                         .seed = net->desc.seed,
                         .epoch = net->batch.epoch,
                         .sample = net->sample,
                         .values = net->values,
                         .group_grad = net->group_grad,
-                        .scratch = net->scratch };
+                        .scratch = net->scratch,
+                        .images = net->batch.count,
+                        .global_images = net->batch.global_count,
+                        .shares = net->fixed + net->trained,
+                        .trained = net->trained,
+                        .sum = net->on_sums,
+                        .sum_user = net->on_sums_user,
+                        .error = error };
 }
 
 /* The error of a loss that is no number: with the first parameter that is none, where the fault lies with one. */
@@ -3978,6 +4305,80 @@ static dt_err dti_score_group(dt_net *net, int g) {
     return DT_OK;
 }
 
+DT_API void dt_net_on_sums(dt_net *net, dt_sum_fn *fn, void *user) {
+    DTI_NEED(net, "net", );
+    net->on_sums = fn;
+    net->on_sums_user = user;
+}
+
+/* A layer that computes over a scope of images may need some fewest of them. meets: ranks add up
+   what is over the batch. */
+static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets) {
+    static const char *const scopes[] = { "image", "lane group", "rank", "batch" };
+    const uint32_t over[DTI_SCOPES] = { 1, images ? (images - 1) % DT_LANES + 1 : 0, images,
+                                       meets ? global : images };
+    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
+        if (over[op->scope] && over[op->scope] < op->fewest)
+            return dt_fail(DT_ESHAPE,
+                           "%s \"%s\": %u of %u images, on a %d x %d map, are the only ones of a "
+                           "%s; it needs %u of them in training",
+                           op->layer->class->name, op->layer->name, (unsigned)over[op->scope],
+                           (unsigned)global, op->in[1], op->in[2], scopes[op->scope],
+                           (unsigned)op->fewest);
+    return DT_OK;
+}
+
+/* Before a training pass: no share of a statistic has been given. */
+static void dti_clear_statistics(dt_net *net) {
+    const int64_t groups = net->groups, with = groups > 0;
+    const int64_t shares[DTI_SCOPES] = { with, groups, with, net->on_sums ? 1 : with };
+    memset(net->fixed + net->trained, 0,
+           (net->count - net->trained) * DTI_WIDE * sizeof *net->fixed);
+    memcpy(net->shares, shares, sizeof net->shares);
+    net->fresh = true;
+}
+
+/* Number i of the parameter vector, which is not trained: the sum of its shares. */
+static double dti_share_sum(const dt_net *net, size_t i) {
+    return dti_wide_value(net->fixed + net->trained + (i - net->trained) * DTI_WIDE);
+}
+
+/* A statistic is the mean of its shares; it lies where a gradient would. summed: there lies
+   already, as a float, their sum. Equal shares of many ranks have one of them as their mean, to the
+   bit: the sum fits into a double. */
+static void dti_settle_statistics(dt_net *net, bool summed) {
+    for (const dti_op *op = net->op; op < net->op + net->ops && net->fresh; ++op)
+        for (const dti_slot *s = op->layer->slot; s < op->layer->slot + op->layer->slots; ++s) {
+            const size_t n = s->trained ? 0 : dt_tensor_count(&s->shape), from = s->offset;
+            const double shares = (double)net->shares[op->scope];
+            for (size_t i = from; i < from + n && shares > 0.0; ++i)
+                net->grad[i] =
+                    (float)((summed ? (double)net->grad[i] : dti_share_sum(net, i)) / shares);
+        }
+}
+
+/* What is saved follows the batch's statistics: value = (1 - follow) * value + follow * the
+   batch's. Once a step, by whoever takes the step [S9.1]. */
+static void dti_follow_statistics(dt_net *net) {
+    const dti_layer *end = net->list.layer + (net->fresh ? net->list.layers : 0);
+    for (const dti_layer *l = net->list.layer; l < end; ++l)
+        for (const dti_slot *s = l->slot; s < l->slot + l->slots; ++s) {
+            const size_t n = s->trained ? 0 : dt_tensor_count(&s->shape);
+            float *value = net->values + s->offset;
+            const float *batch = net->grad + s->offset;
+            for (size_t i = 0; i < n; ++i)
+                value[i] = (1.0f - s->follow) * value[i] + s->follow * batch[i];
+        }
+    net->followed += net->fresh;
+    net->fresh = false;
+}
+
+/* A rank without images does nothing but take part in sums over the batch. */
+static void dti_forward_sums(const dt_net *net, const dti_pass *run, int begin, int end) {
+    for (const dti_op *op = net->op + begin; op < net->op + end; ++op)
+        if (op->scope == DTI_OVER_BATCH) op->class->forward(op, run, 0, 0);
+}
+
 /* One stretch of ops over groups [g, g+n). */
 static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begin, int end, int g,
                                 int n) {
@@ -3994,14 +4395,22 @@ DT_API dt_err dt_forward(dt_net *net) {
         return dt_fail(DT_EARG, "dt_forward: a dt_net_load that succeeds comes first");
     net->forwarded = net->masked = false;
     DT_TRY(dti_check_thread());
-    dti_pass run = dti_pass_of(net);
+    const dt_batch *batch = &net->batch;
+    dt_err error = DT_OK;
+    dti_pass run = dti_pass_of(net, &error);
     net->score = (dt_score){ 0, 0, 0 };
+    if (net->training) {
+        DT_TRY(dti_check_scopes(net, batch->count, batch->global_count, net->on_sums != NULL));
+        dti_clear_statistics(net);
+    }
     for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
         if (op->class->pack) op->class->pack(op, net->values);
     for (int begin = 0, end; begin < net->ops; begin = end) {
         end = net->op[begin].end;
         const int n = net->op[begin].whole_batch ? net->groups : 1; /* groups at once */
+        if (net->groups == 0) dti_forward_sums(net, &run, begin, end);
         for (int g = 0; g < net->groups; g += n) dti_forward_stretch(net, &run, begin, end, g, n);
+        DT_TRY(error);
     }
     for (int g = 0; g < net->groups; ++g) DT_TRY(dti_score_group(net, g));
     net->forwarded = net->masked = true;
@@ -4061,9 +4470,21 @@ static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op
         if (l->params) DT_TRY(dti_add_gradient(net, l, limit));
     }
     if (op->class->backward_data && op->dx.at) op->class->backward_data(op, run, g, n);
+    DT_TRY(*run->error);
     for (int k = g; k < g + n; ++k) dti_add_spare(op, k);
     if (g + n == net->groups) DT_TRY(dti_gradient_final(net, l));
     dti_took(net, op, 1, start);
+    return DT_OK;
+}
+
+/* A rank without images: its share is zeros; it takes part in sums over the batch, in the order of
+   the others. */
+static dt_err dti_backward_sums(const dt_net *net, const dti_pass *run) {
+    for (const dti_op *op = net->op + net->ops; op-- > net->op;) {
+        if (op->scope == DTI_OVER_BATCH && op->dx.at) op->class->backward_data(op, run, 0, 0);
+        DT_TRY(*run->error);
+        DT_TRY(dti_gradient_final(net, op->layer));
+    }
     return DT_OK;
 }
 
@@ -4090,21 +4511,21 @@ DT_API dt_err dt_backward(dt_net *net) {
     DT_TRY(dti_ready(__func__, net));
     if (!net->masked) return dt_fail(DT_EARG, "net: dt_forward comes before dt_backward");
     const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
-    dti_pass run = dti_pass_of(net);
+    dt_err error = DT_OK;
+    dti_pass run = dti_pass_of(net, &error);
     if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
     else memset(net->fixed, 0, net->trained * sizeof(int64_t));
     dti_loss_backward(net);
-    for (const dti_op *op = net->op + net->ops;
-         net->groups == 0 && op-- > net->op;) /* no samples: zeros are the whole share */
-        DT_TRY(dti_gradient_final(net, op->layer));
+    if (net->groups == 0) DT_TRY(dti_backward_sums(net, &run));
     for (int end = net->ops, begin; end > 0; end = begin) {
         begin = net->op[end - 1].begin;
         const int n = net->op[begin].whole_batch ? net->groups : 1;
         for (int g = 0; g < net->groups; g += n)
             DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n, limit));
     }
-    if (!net->desc.float_sums && !net->on_gradient)
-        dt_fixed_to_float(net->grad, net->fixed, net->trained);
+    if (net->on_gradient) return DT_OK;
+    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
+    dti_settle_statistics(net, false);
     return DT_OK;
 }
 #endif
@@ -4270,7 +4691,8 @@ typedef struct dt_optimizer dt_optimizer;
    a setting that cannot be meant. It steps this net's vectors, and ends before the net does. */
 DT_API void dt_optimizer_free(dt_optimizer *opt);
 
-DT_API void dt_optimizer_step(dt_optimizer *opt);              /* values += change(gradients) */
+/* values += change(gradients); what is not trained, such as running means, follows the batch */
+DT_API void dt_optimizer_step(dt_optimizer *opt);
 /* dt_optimizer_change: the step's change without taking it; out [dt_net_count]: of
    the trained parameters, which come first, overwritten. Advances the state. */
 DT_API void dt_optimizer_change(dt_optimizer *opt, float *out);
@@ -4298,6 +4720,7 @@ typedef struct dti_optimizer_class {
 struct dt_optimizer {
     const dti_optimizer_class *class;
     float lr, setting[DTI_KNOBS]; /* of its description; equal settings, equal optimizer */
+    dt_net *net;
     float *values;           /* the net's two vectors, as far as they are trained */
     const float *gradients;
     size_t count;
@@ -4327,7 +4750,12 @@ static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *c
     char *block = dti_alloc(dti_plus(head, dti_times(vector, (size_t)class->states)));
     if (!block) return NULL;
     dt_optimizer *opt = (dt_optimizer *)(void *)block;
-    *opt = (dt_optimizer){ .class = class, .lr = lr, .values = net->values, .gradients = net->grad, .count = net->trained };
+    *opt = (dt_optimizer){ .class = class,
+                           .lr = lr,
+                           .net = net,
+                           .values = net->values,
+                           .gradients = net->grad,
+                           .count = net->trained };
     memcpy(opt->setting, setting, sizeof opt->setting);
     for (int i = 0; i < class->states; ++i)
         opt->state[i] = (float *)(void *)(block + head + vector * (size_t)i);
@@ -4383,6 +4811,7 @@ static void dti_change(dt_optimizer *opt, float *out, bool add) {
 DT_API void dt_optimizer_step(dt_optimizer *opt) {
     DTI_NEED(opt, "opt", );
     dti_change(opt, NULL, true);
+    dti_follow_statistics(opt->net);
 }
 DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) {
     DTI_NEED(opt && out, "opt and out", );
@@ -5385,6 +5814,12 @@ DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm);
    rank. dt_net_score becomes the global batch's. Uneven shares need no weights: each sample counts 1/global_count. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
 
+/* dt_share_statistics: from now on layers that look at the global batch, such as batch norm
+   [S6.11], add up over the ranks of comm: dt_forward and dt_backward then are collectives, and each
+   rank calls them in every step, with an empty batch too. comm NULL ends that, and must before comm
+   does. Trainers do both by themselves. */
+DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm);
+
 /* dt_average_parameters: values = sum over ranks of values / ranks, exact sums, the same bits on every rank. */
 DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm);
 
@@ -5403,24 +5838,31 @@ DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
     return dt_broadcast(comm, net->values, net->count * sizeof(float), 0);
 }
 
-/* The score and a wish to stop, behind the gradient in the same message. */
+/* The score, a wish to stop and what batch statistics need, behind the gradient in the same
+   message. */
 static void dti_attach_score(dt_net *net, bool stop) {
-    const int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count,
-                                      stop };
+    const size_t tail = dti_tail(net);
+    int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
+    memcpy(slot + DTI_SHARES, net->shares, sizeof net->shares);
+    for (size_t i = net->trained; i < net->count && net->desc.float_sums; ++i)
+        net->grad[i] = (float)dti_share_sum(net, i);
     for (int i = 0; i < DTI_SCORE; ++i)
         if (net->desc.float_sums)
-            net->grad[net->trained + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
-        else net->fixed[net->trained + (size_t)i] = slot[i];
+            net->grad[tail + (size_t)i] = (float)slot[i] * (i == 0 ? 0x1p-24f : 1.0f);
+        else net->fixed[tail + (size_t)i] = slot[i];
 }
 
 static bool dti_detach_score(dt_net *net) {
+    const size_t tail = dti_tail(net);
     int64_t slot[DTI_SCORE];
     for (int i = 0; i < DTI_SCORE; ++i)
         slot[i] = net->desc.float_sums
-                      ? (int64_t)(net->grad[net->trained + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
-                      : net->fixed[net->trained + (size_t)i];
-    net->score = (dt_score){ slot[0], slot[1], slot[2] };
-    return slot[3] > 0;
+                      ? (int64_t)(net->grad[tail + (size_t)i] * (i == 0 ? 0x1p24f : 1.0f))
+                      : net->fixed[tail + (size_t)i];
+    net->score = (dt_score){ slot[DTI_LOSS], slot[DTI_CORRECT], slot[DTI_COUNT] };
+    memcpy(net->shares, slot + DTI_SHARES, sizeof net->shares);
+    dti_settle_statistics(net, net->desc.float_sums);
+    return slot[DTI_STOP] > 0;
 }
 
 static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from,
@@ -5437,10 +5879,23 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     DTI_NEED(comm, "comm", DT_EARG);
     if (dt_comm_size(comm) == 1) return DT_OK;
     dti_attach_score(net, false);
-    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, net->trained + DTI_SCORE, &request));
+    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, dti_tail(net) + DTI_SCORE, &request));
     DT_TRY(dt_allreduce_wait(comm, &request));
     if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
     dti_detach_score(net);
+    return DT_OK;
+}
+
+static dt_err dti_sum_statistics(void *comm, int64_t *sums, size_t count) {
+    const double start = dt_now();
+    DT_TRY(dt_allreduce(comm, sums, count, DT_I64, DT_SUM, DT_AUTO));
+    dt_trace(comm, "statistics", start, dt_now());
+    return DT_OK;
+}
+
+DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm) {
+    DT_TRY(dti_ready(__func__, net));
+    dt_net_on_sums(net, comm && dt_comm_size(comm) > 1 ? dti_sum_statistics : NULL, comm);
     return DT_OK;
 }
 
@@ -5596,6 +6051,31 @@ static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optim
         return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
     DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
     return dti_check_data("training", net, d->data);
+}
+
+/* The steps of an epoch of `count` samples are of `batch` and, the last one, of what is left: can
+   the net be trained on both? Of a step's lane groups all are full but the last, which the last
+   rank holds [S4.5]. */
+static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks) {
+    const uint32_t sizes[2] = { count >= batch ? batch : 0, count % batch };
+    for (int k = 0; k < 2; ++k) {
+        const uint64_t P = (uint64_t)ranks;
+        const uint64_t groups = sizes[k] / DT_LANES + (sizes[k] % DT_LANES != 0);
+        const uint32_t before = (uint32_t)((P - 1) * groups / P) * DT_LANES;
+        DT_TRY(dti_check_scopes(net, sizes[k] - before, sizes[k], true));
+    }
+    return DT_OK;
+}
+
+/* Where each worker takes steps of its own, there is no global batch to look at. */
+static dt_err dti_check_alone(const char *who, const dt_net *net, int workers) {
+    for (const dti_op *op = net->op; op < net->op + net->ops && workers > 1; ++op)
+        if (op->scope == DTI_OVER_BATCH)
+            return dt_fail(DT_EARG,
+                           "%s: %s \"%s\" looks at the batch of all %d workers together, but each "
+                           "of them takes its own steps; let it look at the rank or the lane group",
+                           who, op->layer->class->name, op->layer->name, workers);
+    return DT_OK;
 }
 
 /* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
@@ -5759,7 +6239,7 @@ static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
     b->low = 0;
     if (b->high > 0) DT_TRY(dti_bucket_start(b));
     for (int i = 0; i < b->started; ++i) DT_TRY(dt_allreduce_wait(b->comm, &b->request[i]));
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->count);
+    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
     *stop = dti_detach_score(net);
     return DT_OK;
 }
@@ -5771,7 +6251,7 @@ static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *
     dti_buckets b = { .net = net,
                       .comm = run->comm,
                       .algorithm = run->d->algorithm,
-                      .high = net->trained + DTI_SCORE,
+                      .high = dti_tail(net) + DTI_SCORE,
                       .floor = run->d->bucket_bytes ? run->d->bucket_bytes : DT_BUCKET_BYTES };
     const double start = dt_now();
     DT_TRY(dt_net_load(net, batch));
@@ -5874,6 +6354,7 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     DTI_NEED(comm && result, "comm and result", DT_EARG);
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(__func__, net, opt, d));
+    DT_TRY(dti_check_steps(net, d->data->count, d->batch, dt_comm_size(comm)));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     DT_TRY(dt_batches_init(&run.it, d->data,
@@ -5883,7 +6364,11 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
                                                 .seed = d->seed,
                                                 .shuffle = true }));
     run.p = (dt_progress){ .epochs = d->epochs, .steps = run.it.steps };
-    dt_err error = dti_sync_run(&run);
+    dt_sum_fn *const fn = net->on_sums;
+    void *const user = net->on_sums_user;
+    dt_err error = dt_share_statistics(net, comm);
+    if (error == DT_OK) error = dti_sync_run(&run);
+    dt_net_on_sums(net, fn, user);
     dt_batches_free(&run.it);
     return error;
 }
@@ -5921,6 +6406,9 @@ static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int
     if (n < k)
         return dt_fail(DT_EARG, "training: %u samples are too few for %d workers", (unsigned)n,
                        workers);
+    /* shares have two sizes */
+    for (uint32_t share = n / k; share <= n / k + (n % k != 0); ++share)
+        DT_TRY(dti_check_steps(run->net, share, batch, 1));
     if (!(*index = dti_alloc_many(dti_plus(n, (size_t)k + 1), sizeof **index))) return DT_ENOMEM;
     /* one permutation of all rows, and behind it where each worker's begin */
     uint32_t *start = *index + n;
@@ -5991,6 +6479,7 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     DTI_NEED(comm && result, "comm and result", DT_EARG);
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(__func__, net, opt, d));
+    DT_TRY(dti_check_alone(__func__, net, ranks));
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     DT_TRY(dti_share_begin(&run, dt_psgd_batch(d->batch, ranks), rank, ranks, &index));
@@ -6015,6 +6504,9 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    rare; a dense convolutional net touches every number in every step. The
    staleness histogram says how many changes by others came between a worker's
    copy and its own change.
+
+   Shared is what is trained, and nothing else. Running means and variances [S6.11]
+   follow each worker's own batches; at the end the net gets their mean.
 
    Two other ways to share stand beside it, to compare with: under a lock, where
    no change is lost and a copy is never torn, but workers wait for each other;
@@ -6069,10 +6561,11 @@ typedef struct dti_worker {
     uint64_t staleness[DT_STALENESS_BINS];
 } dti_worker;
 
-static void dti_hogwild_read(dti_hogwild *h, float *values) {
+/* n numbers, of which the last may be half a pair: behind it lies what is each worker's own */
+static void dti_hogwild_read(dti_hogwild *h, float *values, size_t n) {
     for (size_t i = 0; i < h->pairs; ++i) {
         uint64_t pair = atomic_load_explicit(&h->values[i], memory_order_relaxed);
-        memcpy(values + 2 * i, &pair, sizeof pair);
+        memcpy(values + 2 * i, &pair, 2 * i + 1 < n ? sizeof pair : sizeof *values);
     }
 }
 
@@ -6099,10 +6592,11 @@ static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
     dti_hogwild *h = w->shared;
     dti_hogwild_lock(h, true);
     const uint64_t seen = atomic_load_explicit(&h->clock, memory_order_relaxed);
-    dti_hogwild_read(h, w->run.net->values);
+    dti_hogwild_read(h, w->run.net->values, w->run.net->trained);
     dti_hogwild_lock(h, false);
     DT_TRY(dti_gradient(w->run.net, batch));
     dt_optimizer_change(w->run.opt, w->change);
+    dti_follow_statistics(w->run.net);
     dti_hogwild_lock(h, true);
     dti_hogwild_add(h, w->change);
     dti_hogwild_lock(h, false);
@@ -6167,6 +6661,24 @@ static void dti_worker_end(dti_worker *w, uint32_t *index) {
     if (dt_comm_rank(w->run.comm) > 0) dt_net_free(w->run.net);
 }
 
+/* The workers' own running statistics become their mean, on each of them; exact sums, as
+   everywhere. */
+static dt_err dti_worker_statistics(const dti_worker *w) {
+    dt_net *net = w->run.net;
+    int64_t *sums = net->fixed + net->trained;
+    const size_t n = net->count - net->trained;
+    memset(sums, 0, n * DTI_WIDE * sizeof *sums);
+    for (size_t i = 0; i < n; ++i)
+        if (!dti_wide_add(sums + i * DTI_WIDE, (double)net->values[net->trained + i]))
+            return dt_fail(DT_ENUMERIC, "a running statistic is %g",
+                           (double)net->values[net->trained + i]);
+    if (n > 0) DT_TRY(dt_allreduce(w->run.comm, sums, n * DTI_WIDE, DT_I64, DT_SUM, DT_AUTO));
+    for (size_t i = 0; i < n; ++i)
+        net->values[net->trained + i] =
+            (float)(dti_wide_value(sums + i * DTI_WIDE) / dt_comm_size(w->run.comm));
+    return DT_OK;
+}
+
 static dt_err dti_worker_run(dti_worker *w) {
     dt_comm *comm = w->run.comm;
     dti_cpus allowed;
@@ -6174,6 +6686,7 @@ static dt_err dti_worker_run(dti_worker *w) {
     if (pinned) dti_pin(&allowed, dt_comm_rank(comm) % dt_cores()); /* the cache stays warm */
     dt_err error = dt_barrier(comm);                                /* start together */
     if (error == DT_OK) error = dti_run_epochs(&w->run);
+    if (error == DT_OK) error = dti_worker_statistics(w);
     /* worker 0 is the caller's thread */
     if (pinned) (void)dti_cpus_set(&allowed);
     if (error == DT_OK) return DT_OK;
@@ -6219,8 +6732,8 @@ static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h,
     memcpy((void *)(uintptr_t)h->values, net->values, bytes); /* no thread runs yet */
     DT_TRY(dt_run_ranks(workers, dti_worker_main, h));
     const bool averaged = h->sharing == DT_SHARE_AVERAGED;
-    memcpy(net->values,
-           averaged ? h->worker[0].run.net->values : (const float *)(uintptr_t)h->values, bytes);
+    memcpy(net->values, h->worker[0].run.net->values, net->count * sizeof(float));
+    if (!averaged) memcpy(net->values, (const float *)(uintptr_t)h->values, bytes);
     dti_hogwild_collect(result, h, workers);
     return DT_OK;
 }
@@ -6231,6 +6744,7 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
     DTI_NEED(result, "result", DT_EARG);
     memset(result, 0, sizeof *result);
     DT_TRY(dti_check_train(__func__, net, opt, d));
+    DT_TRY(dti_check_alone(__func__, net, workers));
     DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
     if (workers < 1 || workers > 1024)
         return dt_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
@@ -11475,14 +11989,42 @@ static uint64_t dti_get_le(const unsigned char *from, int bytes) {
     return value;
 }
 
-/* The JSON header; the length it would have if size is too small, as snprintf. */
-static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size) {
+/* What PyTorch's batch norm saves beside its tensors: a scalar, "bn.num_batches_tracked", of dtype
+   I64. Files that are to load there must have one; nothing here depends on it. They come first in
+   the file, where eight bytes are aligned. */
+static bool dti_counter_name(const dt_net *net, int layer, char *name, size_t size) {
+    const dti_layer *l = &net->list.layer[layer];
+    if (l->class->counter) snprintf(name, size, "%s.%s", l->name, l->class->counter);
+    return l->class->counter != NULL;
+}
+
+/* Their entries in the header, each with a comma behind it; sets *bytes, which they take. */
+static size_t dti_counters_header(const dt_net *net, char *text, size_t size, size_t *bytes) {
     size_t used = 0;
+    *bytes = 0;
+    for (int i = 0; i < net->list.layers; ++i) {
+        char name[sizeof *net->param_name], quoted[6 * sizeof name + 3];
+        if (!dti_counter_name(net, i, name, sizeof name)) continue;
+        dti_json_quote(quoted, name);
+        const size_t room = used < size ? size - used : 0;
+        used += (size_t)snprintf(room ? text + used : NULL, room,
+                                 "%s:{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[%zu,%zu]},",
+                                 quoted, *bytes, *bytes + 8);
+        *bytes += 8;
+    }
+    return used;
+}
+
+/* The JSON header; the length it would have if size is too small, as snprintf. */
+static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size, size_t *counters) {
+    size_t used = (size_t)snprintf(text, size, "{");
+    const size_t left = used < size ? size - used : 0;
+    used += dti_counters_header(net, left ? text + used : NULL, left, counters);
     for (int i = 0; i <= net->params; ++i) {
         char entry[sizeof *net->param_name * 6 + 256] = "}";
         if (i < net->params) {
             const dt_param *p = &net->param[i];
-            const size_t begin = p->offset * sizeof(float),
+            const size_t begin = *counters + p->offset * sizeof(float),
                          end = begin + dt_tensor_count(&p->value) * sizeof(float);
             char name[6 * sizeof *net->param_name + 3], shape[64] = "";
             dti_json_quote(name, p->name);
@@ -11493,7 +12035,7 @@ static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size)
                      "%s:{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", name,
                      shape, begin, end);
         }
-        const char *before = i == 0 ? "{" : i < net->params ? "," : "";
+        const char *before = i > 0 && i < net->params ? "," : "";
         const size_t room = used < size ? size - used : 0;
         used += (size_t)snprintf(room ? text + used : NULL, room, "%s%s", before, entry);
     }
@@ -11518,10 +12060,12 @@ DT_API dt_err dt_save(const dt_net *net, const char *path) {
     unsigned char length[8];
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(path, "path", DT_EARG);
-    const size_t used = dti_safetensors_header(net, NULL, 0), padded = dti_round_up(used, 8);
+    size_t counters;
+    const size_t used = dti_safetensors_header(net, NULL, 0, &counters),
+                 padded = dti_round_up(used, 8);
     char *header = dti_alloc(padded + 1);
     if (!header) return DT_ENOMEM;
-    dti_safetensors_header(net, header, padded + 1);
+    dti_safetensors_header(net, header, padded + 1, &counters);
     /* the format allows spaces; the floats start at a multiple of 8 */
     memset(header + used, ' ', padded - used);
     dti_put_le(length, padded, 8);
@@ -11529,6 +12073,10 @@ DT_API dt_err dt_save(const dt_net *net, const char *path) {
     if (error == DT_OK) {
         fwrite(length, 1, 8, out.file);
         fwrite(header, 1, padded, out.file);
+        for (unsigned char count[8]; counters > 0; counters -= 8) {
+            dti_put_le(count, (uint64_t)net->followed, 8);
+            fwrite(count, 1, 8, out.file);
+        }
         dti_write_floats(out.file, net->values, net->count);
         error = dti_output_close(&out); /* knows what failed on the way */
     }
@@ -11555,7 +12103,11 @@ static dt_err dti_read_all(const char *path, unsigned char **bytes, size_t *size
 
 /* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said
    anything, end is 0. */
-typedef struct dti_stretch { uint64_t begin, end; const dt_param *param; } dti_stretch;
+typedef struct dti_stretch {
+    uint64_t begin, end;
+    const dt_param *param;   /* NULL: a layer's counter, which is skipped */
+    const char *name;
+} dti_stretch;
 
 static dt_err dti_json_error(const dti_json *j, const char *path) {
     return dt_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin),
@@ -11575,7 +12127,9 @@ static void dti_skip_metadata(dti_json *j) {
    nothing else. */
 static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
-    const dt_param *p = s->param;
+    static const dt_tensor scalar = { NULL, 0, { 0 } };
+    const dt_tensor *want = s->param ? &s->param->value : &scalar;
+    const char *type = s->param ? "F32" : "I64";
     uint64_t shape[DT_MAX_RANK], range[2] = { 0, 0 };
     char word[16];
     size_t length;
@@ -11586,33 +12140,47 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
         if (!dti_json_name(j, word, sizeof word, &length)) break;
         for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
         if (k == 3 || seen[k]++)
-            return dt_fail(DT_EDATA, "%s: %s has %s %.*s", path, p->name,
+            return dt_fail(DT_EDATA, "%s: %s has %s %.*s", path, s->name,
                            k == 3 ? "a key that the format does not know," : "two keys",
                            dti_json_shown(j, from), from);
         from = dti_json_here(j);
         if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
         else if (k == 2) ends = dti_json_wholes(j, range, 2);
         else if (dti_json_string(j, word, sizeof word, &length) &&
-                 (length != 3 || strcmp(word, "F32") != 0))
-            return dt_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"F32\"", path, p->name,
-                           dti_json_shown(j, from), from);
+                 (length != 3 || strcmp(word, type) != 0))
+            return dt_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"%s\"", path, s->name,
+                           dti_json_shown(j, from), from, type);
     }
     if (j->why) return dti_json_error(j, path);
     for (int k = 0; k < 3; ++k)
-        if (!seen[k]) return dt_fail(DT_EDATA, "%s: %s has no \"%s\"", path, p->name, keys[k]);
-    bool same = rank == p->value.rank;
-    for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)p->value.shape[d];
-    if (!same) return dt_fail(DT_EDATA, "%s: %s has another shape than the net's", path, p->name);
-    const size_t bytes = dt_tensor_count(&p->value) * sizeof(float);
+        if (!seen[k]) return dt_fail(DT_EDATA, "%s: %s has no \"%s\"", path, s->name, keys[k]);
+    bool same = rank == want->rank;
+    for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)want->shape[d];
+    if (!same) return dt_fail(DT_EDATA, "%s: %s has another shape than the net's", path, s->name);
+    const size_t bytes = s->param ? dt_tensor_count(want) * sizeof(float) : 8;
     if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
         return dt_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie",
-                       path, p->name, bytes);
+                       path, s->name, bytes);
     s->begin = range[0], s->end = range[1];
     return DT_OK;
 }
 
-/* The header's object: each of the net's parameters once, and nothing else but "__metadata__". */
-static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch,
+/* What a file may hold for this net: its parameters, then the counters of its layers. Returns how
+   many. */
+static int dti_list_stretches(const dt_net *net, dti_stretch *stretch,
+                              char (*counter)[sizeof *net->param_name]) {
+    int n = 0;
+    for (; n < net->params; ++n)
+        stretch[n] = (dti_stretch){ .param = &net->param[n], .name = net->param[n].name };
+    for (int i = 0, k = 0; i < net->list.layers; ++i)
+        if (dti_counter_name(net, i, counter[k], sizeof *counter))
+            stretch[n++] = (dti_stretch){ .name = counter[k++] };
+    return n;
+}
+
+/* The header's object: each of the net's parameters once, perhaps the counters, and nothing else
+   but "__metadata__". *count becomes the number of stretches that the file has. */
+static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch, int *count,
                               const char *path) {
     char name[sizeof *net->param_name];
     size_t length;
@@ -11623,11 +12191,11 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
         if (!dti_json_name(j, name, sizeof name, &length)) break;
         const int shown = dti_json_shown(j, as_written);
         int i = 0;
-        while (i < net->params && (length != strlen(net->param[i].name) ||
-                                   memcmp(name, net->param[i].name, length) != 0))
+        while (i < *count && (length != strlen(stretch[i].name) ||
+                              memcmp(name, stretch[i].name, length) != 0))
             ++i;
         const bool about = length == 12 && strcmp(name, "__metadata__") == 0;
-        if (!about && i == net->params)
+        if (!about && i == *count)
             return dt_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown,
                            as_written);
         if (about ? metadata : stretch[i].end > 0)
@@ -11638,9 +12206,13 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
     if (!j->why && dti_json_peek(j)) dti_json_fail(j, "something stands behind the last '}'");
     if (!j->why && j->at < j->end) dti_json_fail(j, "a NUL byte");
     if (j->why) return dti_json_error(j, path);
-    for (int i = 0; i < net->params; ++i)
-        if (stretch[i].end == 0)
-            return dt_fail(DT_EDATA, "%s: has no %s", path, net->param[i].name);
+    int there = 0;
+    for (int i = 0; i < *count; ++i) {
+        if (stretch[i].end > 0) stretch[there++] = stretch[i];
+        else if (stretch[i].param)
+            return dt_fail(DT_EDATA, "%s: has no %s", path, stretch[i].name);
+    }
+    *count = there;
     return DT_OK;
 }
 
@@ -11657,7 +12229,7 @@ static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, 
     for (int i = 0; i < count; at = stretch[i++].end)
         if (stretch[i].begin != at)
             return dt_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before "
-                           "it ends at %llu: %s", path, stretch[i].param->name,
+                           "it ends at %llu: %s", path, stretch[i].name,
                            (unsigned long long)stretch[i].begin, (unsigned long long)at,
                            stretch[i].begin > at ? "a hole" : "they overlap");
     if (at != size)
@@ -11675,15 +12247,18 @@ static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t siz
     const unsigned char *data = bytes + 8 + length;
     const char *text = (const char *)bytes + 8;
     dti_json json = { text, text, text + length, NULL };
-    dti_stretch stretch[2 * DTI_MAX_LAYERS];
-    for (int i = 0; i < net->params; ++i) stretch[i] = (dti_stretch){ .param = &net->param[i] };
-    DT_TRY(dti_read_header(&json, net, stretch, path));
-    DT_TRY(dti_check_stretches(stretch, net->params, size - 8 - (size_t)length, path));
-    for (int i = 0; i < net->params; ++i)       /* all is well: only now the net is written */
-        for (size_t k = 0; k < dt_tensor_count(&stretch[i].param->value); ++k) {
+    dti_stretch stretch[(DTI_SLOTS + 1) * DTI_MAX_LAYERS];
+    char counter[DTI_MAX_LAYERS][sizeof *net->param_name];
+    int count = dti_list_stretches(net, stretch, counter);
+    DT_TRY(dti_read_header(&json, net, stretch, &count, path));
+    DT_TRY(dti_check_stretches(stretch, count, size - 8 - (size_t)length, path));
+    for (int i = 0; i < count; ++i) {           /* all is well: only now the net is written */
+        const dt_param *p = stretch[i].param;
+        for (size_t k = 0, n = p ? dt_tensor_count(&p->value) : 0; k < n; ++k) {
             const uint32_t bits = (uint32_t)dti_get_le(data + stretch[i].begin + 4 * k, 4);
-            memcpy(&stretch[i].param->value.data[k], &bits, sizeof bits);
+            memcpy(&p->value.data[k], &bits, sizeof bits);
         }
+    }
     return DT_OK;
 }
 

@@ -110,30 +110,23 @@ CHAPTER_FN double larger(double a, double b) { return b > a ? b : a; }
 
 typedef struct option_desc {
     const char *name;      // "epochs", for --epochs
-    char kind;             // 'i' int >= 1, 'u' 64-bit seed, 'f' float > 0, 'z' float >= 0, 's' text, 'b' switch, 'a' algorithm,
-                           // 'd' data set of 28 x 28 grey pixels, 'D' any data set,
+    char kind;             // 'i' int >= 1, 'u' 64-bit seed, 'f' float > 0, 'z' float >= 0, 's' text, 'b' switch, 'a' algorithm, 'd' data set,
                            // 'h' int: steps, or with an e behind it epochs, which become a number below 0
     void *value;           // int, uint64_t, float, const char *, bool, dt_algorithm, const char *
     const char *help;      // "N   how often the data are seen"
 } option_desc;
 
 #define ALGORITHM_OPTION(value) { "algorithm", 'a', value, "A   of the all-reduce: auto, naive, tree, ring, doubling, halving, mpi, shared; default auto" }
-// Data sets by name: those that load_data takes, and those that load_any_data does.
 #define DATA_OPTION(value) { "data", 'd', value, "   default auto: MNIST if it is there" }
-#define ANY_DATA_OPTION(value) { "data", 'D', value, "   default auto: MNIST if it is there" }
 #define AVERAGE_EVERY_HELP "H   steps between two averages, or epochs as 1e, 2e"
-
-CHAPTER_FN bool grey_28(int channels, int height, int width) { return channels == 1 && height == 28 && width == 28; }
 
 CHAPTER_FN void print_help(const char *program, const char *about, const option_desc *options, int count) {
     printf("%s\n\nusage: %s [options]\n", about, program);
     for (int i = 0; i < count; ++i) {
         printf("  --%s", options[i].name);
-        if (options[i].kind == 'd' || options[i].kind == 'D') {
-            const dt_dataset_kind *set;
+        if (options[i].kind == 'd') {
             printf(" auto");
-            for (int k = 0; (set = dt_dataset_known(k)) != NULL; ++k)
-                if (options[i].kind == 'D' || grey_28(set->channels, set->height, set->width)) printf("|%s", set->option);
+            for (int k = 0; dt_dataset_known(k); ++k) printf("|%s", dt_dataset_known(k)->option);
         }
         printf("%s%s\n", *options[i].help == ' ' ? "" : " ", options[i].help);
     }
@@ -143,7 +136,7 @@ CHAPTER_FN void print_help(const char *program, const char *about, const option_
 CHAPTER_FN bool set_option(const option_desc *o, const char *text, char *why, size_t size) {
     char *end = NULL;
     if (o->kind == 'b') { *(bool *)o->value = true; return true; }
-    if (strchr("sdD", o->kind)) { *(const char **)o->value = text; return true; }
+    if (o->kind == 's' || o->kind == 'd') { *(const char **)o->value = text; return true; }
     if (o->kind == 'i' || o->kind == 'u') {
         long long n = strtoll(text, &end, 10);
         if (end != text && !*end && n >= (o->kind == 'i') && n <= (o->kind == 'i' ? 1000000000LL : (1LL << 62))) {
@@ -327,7 +320,7 @@ CHAPTER_FN dt_net *mnist_net(int classes) {
 // ---- Data: found on every rank; the name was checked as an option, the files may still be missing or broken.
 
 // Where some hosts have the data and others do not, or others, the doctor says so: nobody trains on two data sets at once.
-CHAPTER_FN void load_any_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train, dt_dataset *test) {
+CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train, dt_dataset *test) {
     char path[80];
     snprintf(path, sizeof path, "./%s", program);
     dt_comm_phase(comm, "loading data");
@@ -349,14 +342,6 @@ CHAPTER_FN void load_any_data(dt_comm *comm, const char *which, const char *prog
         const uint64_t hash = mine == most && sets[i] ? sets[i]->hash : 0;
         if (sets[i]) ask_doctor(comm, &(dt_doctor_desc){ .program = path, .data_name = what, .data = hash }, true);
     }
-}
-
-// The same for programs whose net, or whose loops over 784 pixels, are made for images of 28 x 28 grey pixels.
-CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train, dt_dataset *test) {
-    load_any_data(comm, which, program, train, test);
-    const dt_dataset *d = train ? train : test;
-    if (grey_28(d->channels, d->height, d->width)) return;
-    check_all(comm, dt_fail(DT_ESHAPE, "%s has %d x %d x %d images, and %s is made for 1 x 28 x 28", d->name, d->channels, d->height, d->width, program));
 }
 
 // Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over these images alone.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes what PyTorch computes for small cases that the tests repeat: tests/data/reference.bin (tests/test_net.c) and
-tests/data/steps.bin (tests/test_steps.c).
+tests/data/steps.bin (tests/test_steps.c), tests/data/norm.bin (tests/test_norm.c).
 
-    /usr/bin/python3 tests/make_reference.py [reference|steps ...]          (Debian: python3-torch; made with torch 1.13)
+    /usr/bin/python3 tests/make_reference.py [reference|steps|norm ...]          (Debian: python3-torch; made with torch 1.13)
 
 Inputs and initial values are not in the file: both sides draw them from the generator below. PyTorch computes in double
 precision, so that its numbers are the better ones of the two. Each file is a sequence of records, all little-endian:
@@ -195,8 +195,92 @@ def steps(out):
     hundred_steps(out, "adamw", lambda w: torch.optim.AdamW(w, lr=1e-3))
 
 
+# ---- tests/test_norm.c: batch norm, over the batch and over lane groups.
+
+
+class GhostNorm(torch.nn.BatchNorm2d):
+    """Statistics over each sixteen images; the running values follow the mean of the groups' means and variances."""
+
+    def forward(self, x):
+        if not self.training:
+            return super().forward(x)
+        groups = x.split(16)
+        mean = torch.stack([g.mean((0, 2, 3)) for g in groups]).mean(0)
+        var = torch.stack([g.var((0, 2, 3), unbiased=True) for g in groups]).mean(0)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var, self.momentum)
+        return torch.cat([F.batch_norm(g, None, None, self.weight, self.bias, True, 0.0, self.eps) for g in groups])
+
+
+class NormNet(torch.nn.Module):
+    """Batch norm behind strides, before a pool, on odd maps, and on the 1 x 1 maps behind a linear layer."""
+
+    image = (3, 11, 9)
+    classes = 5
+
+    def __init__(self, norm):
+        super().__init__()
+        self.a = torch.nn.Conv2d(3, 6, 3, stride=2, padding=1, bias=False)      # 6 x 5
+        self.bn_a = norm(6)
+        self.b = torch.nn.Conv2d(6, 8, 3, padding=1)
+        self.bn_b = norm(8, eps=1e-3, momentum=0.3)
+        self.c = torch.nn.Conv2d(8, 8, 3, padding=1)                            # 3 x 2, behind a pool
+        self.bn_c = norm(8)
+        self.d = torch.nn.Linear(48, 12)
+        self.bn_d = norm(12)
+        self.e = torch.nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = F.relu(self.bn_a(self.a(x)))
+        x = F.relu(F.max_pool2d(self.bn_b(self.b(x)), 2))
+        x = self.bn_c(self.c(x)) + x
+        x = F.relu(self.bn_d(self.d(x.flatten(1))[:, :, None, None]))
+        return self.e(x.flatten(1))
+
+
+def fill(module):
+    """Initial values of all parameters, in their order: what is norm's stays near 1 and 0."""
+    n = Numbers(1)
+    for p in module.parameters():
+        fan_in = int(np.prod(p.shape[1:])) if p.dim() > 1 else fan_in
+        p.data = n.weights(p.shape, fan_in)
+    for m in module.modules():
+        if isinstance(m, torch.nn.BatchNorm2d):
+            m.weight.data += 1
+    return module
+
+
+def normed(out, name, net, make, steps):
+    """Logits and gradients of the first step; losses of all; running values, and logits with them, after the last."""
+    x, y = data(net)
+    opt = make(net.parameters())
+    losses = []
+    for step in range(steps):
+        opt.zero_grad()
+        z = net(x[rows(step)])
+        loss = F.cross_entropy(z, y[rows(step)])
+        loss.backward()
+        if step == 0:
+            record(out, name + " logits", z.detach().numpy())
+            record(out, name + " gradients", np.concatenate([p.grad.numpy().ravel() for p in net.parameters()]))
+        losses.append(loss.item())
+        opt.step()
+    record(out, name + " losses", losses)
+    running = [b.numpy().ravel() for n, b in net.named_buffers() if n.endswith(("running_mean", "running_var"))]
+    record(out, name + " running", np.concatenate(running))
+    net.eval()
+    record(out, name + " used", net(x[rows(steps)]).detach().numpy())
+
+
+def norm(out):
+    sgd = lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)
+    normed(out, "norm", fill(NormNet(torch.nn.BatchNorm2d)), sgd, 6)
+    normed(out, "ghost", fill(NormNet(GhostNorm)), sgd, 6)
+
+
 def main():
-    files = {"reference": reference, "steps": steps}
+    files = {"reference": reference, "steps": steps, "norm": norm}
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
     for name in sys.argv[1:] or files:
         path = os.path.join(folder, name + ".bin")

@@ -285,6 +285,12 @@ static void rows_of_builders(void) {
         BUILD_REFUSES(DT_ESHAPE, "larger than", dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 7 }));
         WORKS(DONE(dt_avgpool2d(NULL, NULL)));
     }
+    ROW(dt_batchnorm2d) {
+        BUILD_REFUSES(DT_EARG, "eps 0", dt_batchnorm2d(net, "bn", &(dt_batchnorm2d_desc){ .momentum = 0.1f }));
+        BUILD_REFUSES(DT_EARG, "no kind of statistics number 99", dt_batchnorm2d(net, "bn", &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = (dt_statistics)99 }));
+        BUILD_REFUSES(DT_EARG, "a name of", dt_batchnorm2d(net, NULL, NULL));
+        WORKS(DONE(dt_batchnorm2d(NULL, "bn", NULL)));
+    }
     ROW(dt_sigmoid) WORKS(DONE(dt_sigmoid(NULL)));
     ROW(dt_tanh) WORKS(DONE(dt_tanh(NULL)));
     ROW(dt_relu) {
@@ -393,6 +399,7 @@ static void rows_of_running(void) {
         dt_net_values(net)[0] = 0.0f;
     }
     ROW(dt_net_on_gradient) NEUTRAL(DONE(dt_net_on_gradient(NULL, NULL, NULL)), "net must not be NULL");
+    ROW(dt_net_on_sums) NEUTRAL(DONE(dt_net_on_sums(NULL, NULL, NULL)), "net must not be NULL");
     ROW(dt_net_count) NEUTRAL(dt_net_count(NULL) == 0, "net must not be NULL");
     ROW(dt_net_values) {
         NEUTRAL(dt_net_values(NULL) == NULL, "net must not be NULL");
@@ -763,15 +770,6 @@ static void rows_of_data(void) {
         REFUSES(dt_idx_load(&d, "/nowhere/i", "l", 10), DT_EIO, "/nowhere/i");
         WORKS(d.count == 0 && !d.pixels);
     }
-    ROW(dt_cifar10_load) {
-        const char *const none[] = { NULL }, *const nowhere[] = { "/nowhere/b" };
-        REFUSES(dt_cifar10_load(NULL, nowhere, 1), DT_EARG, "d and paths");
-        REFUSES(dt_cifar10_load(&d, NULL, 1), DT_EARG, "d and paths");
-        REFUSES(dt_cifar10_load(&d, none, 1), DT_EARG, "path 0 of 1 must not be NULL");
-        REFUSES(dt_cifar10_load(&d, nowhere, 0), DT_EARG, "0 files");
-        REFUSES(dt_cifar10_load(&d, nowhere, 1), DT_EIO, "/nowhere/b");
-        WORKS(d.count == 0 && !d.pixels);
-    }
     ROW(dt_dataset_find) {
         REFUSES(dt_dataset_find(NULL, NULL, "mars"), DT_EARG, "mars");
         WORKS(dt_dataset_find(NULL, NULL, "synthetic") == DT_OK);
@@ -908,6 +906,11 @@ static void rows_of_training(dt_comm *c) {
     wide.width = 5;
     flat.std = &(float){ 0.0f };
     unscaled.mean = unscaled.std = NULL;
+    ROW(dt_share_statistics) {
+        REFUSES(dt_share_statistics(NULL, c), DT_EARG, "net must not be NULL");
+        REFUSES(dt_share_statistics(none, c), DT_EARG, "dt_net_build comes first");
+        WORKS(dt_share_statistics(net, c) == DT_OK && dt_share_statistics(net, NULL) == DT_OK);
+    }
     ROW(dt_broadcast_parameters) {
         REFUSES(dt_broadcast_parameters(NULL, c), DT_EARG, "net must not be NULL");
         REFUSES(dt_broadcast_parameters(none, c), DT_EARG, "dt_net_build comes first");
