@@ -36,6 +36,8 @@ help:
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
 	@echo "make doctor        how MPI jobs start here      make wasm        chapters 1 to 6 as WebAssembly"
+	@echo "make book          the chapters as pages, of which chapters 1 to 6 run in the browser; make deps-book gets its tools"
+	@echo "make install       dtrain.h and its pkg-config file, under PREFIX=/usr/local"
 	@echo "make clean"
 
 all: $(CHAPTERS) $(EXAMPLES)
@@ -156,6 +158,15 @@ build/bench: tests/bench.c chapters/output.h dtrain.h
 	@mkdir -p build
 	$(CC) $(CFLAGS) -DDTRAIN_WITH_CHARTS -o $@ tests/bench.c $(LDLIBS)
 
+# ---- For other programs on this machine: the header, and what pkg-config says of it. DESTDIR is for packagers.
+PREFIX  = /usr/local
+VERSION = $(shell sed -n 's/^\#define DTRAIN_VERSION "\(.*\)"/\1/p' dtrain.h)
+install:
+	install -d "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
+	install -m 644 dtrain.h "$(DESTDIR)$(PREFIX)/include"
+	printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: dtrain' 'Description: Parallel training of convolutional networks, one C header' \
+	    'Version: $(VERSION)' 'Cflags: -I$${prefix}/include' 'Libs: -lm' >"$(DESTDIR)$(PREFIX)/lib/pkgconfig/dtrain.pc"
+
 clean:
 	rm -rf build $(CHAPTERS) $(EXAMPLES)
 
@@ -163,4 +174,4 @@ clean:
 
 always:
 
-.PHONY: always help all wasm deps data experiment doctor check figures bench clean
+.PHONY: always help all wasm deps data experiment doctor check figures bench install clean

@@ -99,6 +99,7 @@ for t in build/tests/mpi/test_*; do
 done
 run "same bits, gcc and clang" 10 sh tests/check_hashes.sh "$log" gcc clang
 run "header" 240 sh tests/test_header.sh
+run "embed" 240 sh tests/test_embed.sh
 run "citations" 20 sh tests/check_citations.sh
 run "order" 20 sh tests/check_order.sh
 run "cli" 300 sh tests/test_cli.sh
