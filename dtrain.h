@@ -12833,19 +12833,12 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
 }
 #endif
 
-/* ==== [E8] Charts ======================================================== */
+/* ==== [E8] Charts ==========================================================
 
-/* A chart is a list of things to show: lines, bars, references, shaded
-   regions, pictures. Writing it measures every text, gives the rest of the
-   canvas to the plot, draws, and saves a PNG, with the numbers beside it in a
-   CSV. Nothing has to be positioned by hand.
-
-   Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European
-   languages (U+00C0 to U+017F; a letter the font has no form for by its like,
-   as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β – — ‘ ’ “ ” … → − ≈ ≤ ≥. Any
-   other character is an empty box. Not drawn are NaN, infinities, values from
-   1e300 on, and on log axes what is not above 0; how many of these there were
-   but NaN, the caption says.
+   A chart is a list of things to show: lines, bars, references, shaded regions, pictures. Nobody positions
+   anything: the plain way, where the caller says where titles, ticks and labels go, is wrong again with the
+   next run's numbers, and a legend in a corner lies on the data of one chart in four. Here every text is
+   measured, what is left of the canvas becomes the plot, and labels look for places where they cover nothing.
 
        dt_chart *c = dt_chart_new(&(dt_chart_desc){
            .title = "Two ranks train 1.9x faster", .x_label = "ranks", .y_label = "speedup over one rank",
@@ -12856,8 +12849,21 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
        DT_TRY(dt_chart_save(c, "figures/mnist_speedup.png"));
        dt_chart_free(c);
 
-   Only with DTRAIN_WITH_CHARTS, which needs stb_image_write.h (public domain;
-   Debian: libstb-dev). */
+   The way of the numbers, which is the order to read in:
+
+       [E8.1] what was told -> items, with their points     [E8.2] shapes -> coverage -> ink on the canvas
+       [E8.4] points -> the range of an axis, its ticks     [E8.3] texts -> lines of words, with their boxes
+       [E8.5] texts -> their rooms; the plot is the rest    [E8.6] items -> shapes, labels -> free places
+       [E8.7] canvas -> PNG, items -> CSV with the same name
+
+   Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European languages (U+00C0 to U+017F; a
+   letter the font has no form for by its like, as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β – — ‘ ’
+   “ ” … → − ≈ ≤ ≥. Any other character is an empty box. Not drawn are NaN, infinities, values from 1e300 on,
+   and on log axes what is not above 0; how many of these there were but NaN, the caption says. An axis that
+   does not begin at 0 where one would expect it says so in its label.
+
+   Only with DTRAIN_WITH_CHARTS, which needs stb_image_write.h (public domain; Debian: libstb-dev). A picture
+   of 1200 x 750 pixels takes about 0.1 s. */
 #ifdef DTRAIN_WITH_CHARTS
 
 /* ==== [E8.1] What a chart is told ======================================== */
@@ -12866,7 +12872,9 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
 typedef enum dt_axis_scale { DT_LINEAR, DT_LOG2, DT_LOG10 } dt_axis_scale;
 
 /* How an axis writes a number. SI: 20 k, 3 M. Bytes: 64 KiB. Seconds: 10 µs. Percent: 0.5 is written 50%. */
-typedef enum dt_tick_format { DT_TICKS_PLAIN, DT_TICKS_SI, DT_TICKS_BYTES, DT_TICKS_SECONDS, DT_TICKS_PERCENT } dt_tick_format;
+typedef enum dt_tick_format {
+    DT_TICKS_PLAIN, DT_TICKS_SI, DT_TICKS_BYTES, DT_TICKS_SECONDS, DT_TICKS_PERCENT
+} dt_tick_format;
 
 typedef enum dt_line_style {
     DT_LINE_AUTO,   /* a line, with markers while there are at most 40 points */
@@ -12883,7 +12891,7 @@ typedef struct dt_chart_desc {
     const char *x_label, *y_label;            /* with units */
     dt_axis_scale x_scale, y_scale;           /* log axes leave out what is not above 0 */
     dt_tick_format x_format, y_format;
-    const double *x_ticks; size_t x_tick_count; /* NULL: every measured x if they are few whole numbers, else round ones */
+    const double *x_ticks; size_t x_tick_count; /* NULL: the measured x if few and whole, else round ones */
     double x_min, x_max, y_min, y_max;        /* both 0: taken from the data */
     int width, height;      /* pixels; 0: 1200 x 750, or as high as the pictures need */
 } dt_chart_desc;
@@ -12934,34 +12942,38 @@ typedef struct dt_images {
 
 typedef struct dt_chart dt_chart;
 
-/* Building. Everything is copied, so the arguments need not outlive the call. Errors wait: the first one is what
-   dt_chart_write returns, and a NULL chart (no memory) is passed along the same way. A NULL desc is a chart without words. */
+/* Building. Everything is copied, so the arguments need not outlive the call. Errors wait: the first one is
+   what dt_chart_write returns, and a NULL chart (no memory) is passed along the same way. A NULL desc is a
+   chart without words. At most 40 labels: that many combinations of colour and marker can be told apart. */
 DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc);
-/* A number as axes and labels write it: 0.25, 3x10^-5 with raised digits. digits: how many count, 1..6; 48 bytes are enough. */
-DT_API void dt_number_text(double value, int digits, char *text, size_t size);
 DT_API void dt_chart_free(dt_chart *c);
 DT_API void dt_chart_line(dt_chart *c, const dt_series *series);
 DT_API void dt_chart_bars(dt_chart *c, const dt_bars *bars);
 DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *histogram);
 DT_API void dt_chart_reference(dt_chart *c, const dt_reference *reference);
 DT_API void dt_chart_shade(dt_chart *c, const dt_shade *shade);
-DT_API void dt_chart_shade_cores(dt_chart *c); /* shades the x beyond dt_cores() and says so; nothing if there are none */
+DT_API void dt_chart_shade_cores(dt_chart *c); /* shades the x beyond dt_cores(), and says so */
 DT_API void dt_chart_images(dt_chart *c, const dt_images *images);
 
-/* dt_chart_write, dt_chart_write_csv, dt_chart_save                   [E8.7]
-   The PNG; the numbers it was drawn from, into the same name with its ending made .csv; both. One CSV line a point:
-   series, x, y, min, max. DT_EIO with the file's name if it cannot be written, DT_ENOMEM, or the first error of
-   building. A picture of 1200 x 750 takes about 0.1 s. */
+/* dt_chart_write, dt_chart_write_csv, dt_chart_save                   [E8.7] The PNG; the numbers it was
+   drawn from, into the same name with its ending made .csv; both. One CSV line a point: series, x, y, min,
+   max. DT_EIO with the file's name if it cannot be written, DT_ENOMEM, DT_ESHAPE if the texts leave no room
+   for a plot, or the first error of building. */
 DT_API dt_err dt_chart_write(dt_chart *c, const char *png);
 DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png);
 DT_API dt_err dt_chart_save(dt_chart *c, const char *png);
 
-/* dt_chart_check                                                      [E8.7]
-   DT_OK if every text lies inside the canvas and overlaps no other; else DT_ESHAPE and a sentence quoting the texts. */
+/* dt_chart_check                                                      [E8.7] DT_OK if every text lies inside
+   the canvas and overlaps no other; else DT_ESHAPE and a sentence quoting the texts. */
 DT_API dt_err dt_chart_check(dt_chart *c);
 
-/* The drawn picture: 3 bytes a pixel, rows from the top, valid until the next call with this chart. NULL on failure. */
+/* The drawn picture: 3 bytes a pixel, rows from the top, valid until the next call with this chart. NULL on
+   failure. */
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height);
+
+/* A number as axes and labels write it, into at most 48 bytes: 0.25, 3x10^-5 with raised digits. digits: how
+   many count, 1..6. */
+DT_API void dt_number_text(double value, int digits, char *text, size_t size);
 #endif
 
 #ifdef DTI_IMPLEMENT
@@ -12978,12 +12990,8 @@ DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height);
 #pragma GCC diagnostic ignored "-Wshadow"
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif
-#if defined(__has_include)
 #if __has_include(<stb/stb_image_write.h>)
 #include <stb/stb_image_write.h>
-#else
-#include "stb_image_write.h"
-#endif
 #else
 #include "stb_image_write.h"
 #endif
@@ -12994,25 +13002,46 @@ DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height);
 #undef STB_IMAGE_WRITE_IMPLEMENTATION
 #endif
 
-/* Okabe and Ito's palette, told apart with every kind of colour blindness; its yellow is unreadable on white and gives
-   way to a brown. */
-static const uint32_t dti_palette[] = { 0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x7f5539, 0x404040 };
-enum { DTI_COLOURS = sizeof dti_palette / sizeof *dti_palette, DTI_TICKS = 64, DTI_LINES = 24, DTI_SEEN = 16,
-       DTI_LEFT_OUT = 200, DTI_NUMBER = 48,   /* room for the words about values left out, and for a number */
-       DTI_MOST_DRAWN = 1 << 27, DTI_MOST_BARS = 1 << 13 }; /* points of a line; bars, bins and pictures: one each pixel */
+/* Okabe and Ito's palette, told apart with every kind of colour blindness; its yellow is unreadable on white
+   and gives way to a brown. Five markers beside eight colours: 40 pairs, as 8 and 5 have no factor in common.
+   */
+static const uint32_t dti_palette[] = {
+    0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x7f5539, 0x404040
+};
+enum {
+    DTI_BLACK = 0x1a1a1a, DTI_GREY = 0x5f6368, DTI_PALE = 0xe4e6e9, DTI_WHITE = 0xffffff,
+    DTI_COLOURS = sizeof dti_palette / sizeof *dti_palette,
+    DTI_MARKERS = 5, DTI_TAGS = DTI_COLOURS * DTI_MARKERS,
+    DTI_TICKS = 64,            /* most ticks of an axis */
+    DTI_LINES = 24,            /* most lines of a paragraph */
+    DTI_SEEN = 16,             /* so many different x are still a tick each */
+    DTI_NUMBER = 48,           /* bytes of a number as text */
+    DTI_WORDS = 200,           /* bytes of what a chart adds to its caption, and to the label of an axis */
+    DTI_MOST_DRAWN = 1 << 27,  /* points of a line */
+    DTI_MOST_BARS = 1 << 13    /* bars, bins and pictures: one each pixel */
+};
 
-static const uint32_t dti_black = 0x1a1a1a, dti_grey = 0x5f6368, dti_pale = 0xe4e6e9, dti_white = 0xffffff;
-
-typedef enum dti_chart_kind { DTI_SERIES, DTI_BARS, DTI_HISTOGRAM, DTI_REFERENCE, DTI_SHADE, DTI_IMAGES } dti_chart_kind;
+/* Lines, bars and histograms become the same thing: points with a label, a colour, and perhaps errors. What
+   differs is how wide a point is, 0 for a line, and where it stands: a bar from `foot` up. So the axes'
+   ranges, the count of what cannot be drawn, the labels and the CSV need to know of one kind only. */
+typedef enum dti_show { DTI_LINE, DTI_BARS, DTI_REFERENCE, DTI_SHADE, DTI_IMAGES } dti_show;
 
 typedef struct dti_item {
     struct dti_item *next;
-    dti_chart_kind kind;
-    int index;              /* its place in the palette and among the markers; of bars, that of the first series */
-    union {
-        dt_series series; dt_bars bars; dt_reference reference; dt_shade shade; dt_images images;
-        struct { const char *label; size_t bins, lost; double from, step; double *count; } histogram;
-    } as;
+    dti_show look;
+    const char *label;
+    int index;                     /* of its colour and its marker */
+    size_t n;                      /* points, or pictures */
+    const double *x, *y, *lo, *hi; /* lo and hi, the ends of error bars: NULL if there are none */
+    const char *const *names;      /* of the points, for the CSV; or NULL */
+    dt_line_style style;
+    double left, right;            /* a bar goes from x + left to x + right, */
+    const double *foot;            /* and from foot to foot + y; NULL: from 0 */
+    float opacity;
+    bool values, stacked;          /* heights are written above the bars; bars on top of each other */
+    size_t lost;                   /* values of a histogram that are in no bin */
+    double slope, offset, from, to; /* of a reference and of a shade */
+    dt_images images;
 } dti_item;
 
 typedef struct dti_chart_axis {
@@ -13020,8 +13049,9 @@ typedef struct dti_chart_axis {
     dt_tick_format format;
     double lo, hi;          /* the values at its two ends */
     float from, to;         /* and where these are on the canvas */
-    double tick[DTI_TICKS], step; /* step: between automatic linear ticks, which share their decimals; else 0 */
+    double tick[DTI_TICKS];
     int ticks;
+    double step;            /* between automatic linear ticks, which share their decimals; else 0 */
     double seen[DTI_SEEN];  /* the distinct values, while few; sorted */
     int distinct;           /* DTI_SEEN + 1: too many, or not whole numbers */
 } dti_chart_axis;
@@ -13035,10 +13065,11 @@ struct dt_chart {
     char why[256];
     void *blocks;           /* all that was copied, linked by its first pointer */
     dti_item *first, *last;
-    int colours;            /* taken from the palette so far */
-    const dt_bars *bars;    /* the one that names the x axis */
-    char cores[64], *caption;
-    size_t said;            /* characters of the caption, before what it adds about values that cannot be drawn */
+    int colours, labels;    /* taken from the palette so far; items with a label */
+    size_t groups;          /* bars whose names stand below the x axis; 0: it has numbers */
+    const char *const *names;
+    char *caption, *y_label; /* with what the chart has to add: see dti_caption_words */
+    size_t said;            /* characters of the caption before that */
 
     int w, h;               /* the canvas: */
     float *rgb, *mask;      /* colours; coverage of what is being drawn, 0 outside of the dirty rectangle */
@@ -13052,18 +13083,22 @@ struct dt_chart {
     int text_count, text_room;
 };
 
-static bool dti_drawable(double v) { return fabs(v) < 1e300; } /* twice as much is still a number: axes have a length */
+/* Twice as much is still a number: an axis has a length. */
+static bool dti_drawable(double v) { return fabs(v) < 1e300; }
+static uint32_t dti_colour_of(const dti_item *item) { return dti_palette[item->index % DTI_COLOURS]; }
 
+static double dti_foot(const dti_item *item, size_t i) { return item->foot ? item->foot[i] : 0; }
+static double dti_top(const dti_item *item, size_t i) { return dti_foot(item, i) + item->y[i]; }
+
+/* Remembers the first error, and its sentence. */
 static void dti_chart_fail(dt_chart *c, dt_err code) {
-    if (c->failed == DT_OK) { c->failed = code; snprintf(c->why, sizeof c->why, "%.255s", dt_error()); }
+    if (code == DT_OK || c->failed != DT_OK) return;
+    c->failed = code;
+    snprintf(c->why, sizeof c->why, "%.255s", dt_error());
 }
 
-static void dti_chart_enum(dt_chart *c, const char *what, unsigned value, unsigned count) {
-    const dt_err error = dti_check_enum("chart", what, value, count);
-    if (error != DT_OK) dti_chart_fail(c, error);
-}
-
-/* A block owned by the chart; a copy of `source` if that is given. NULL, and a failed chart, without memory. */
+/* A block owned by the chart; a copy of `source` if that is given. NULL, and a failed chart, without memory.
+   */
 static void *dti_keep(dt_chart *c, const void *source, size_t bytes) {
     char *block = dti_alloc(dti_plus(64, bytes));
     if (!block) { dti_chart_fail(c, DT_ENOMEM); return NULL; }
@@ -13072,12 +13107,26 @@ static void *dti_keep(dt_chart *c, const void *source, size_t bytes) {
     if (source) memcpy(block + 64, source, bytes);
     return block + 64;
 }
-static const char *dti_keep_text(dt_chart *c, const char *s) { return s && *s ? dti_keep(c, s, strlen(s) + 1) : NULL; }
-static const double *dti_keep_numbers(dt_chart *c, const double *v, size_t n) { return v ? dti_keep(c, v, dti_times(n, sizeof *v)) : NULL; }
+
+static double *dti_keep_numbers(dt_chart *c, const double *v, size_t n) {
+    return dti_keep(c, v, dti_times(n, sizeof *v));
+}
+
+static const char *dti_keep_text(dt_chart *c, const char *s) {
+    return s && *s ? dti_keep(c, s, strlen(s) + 1) : NULL;
+}
 
 static const char *const *dti_keep_texts(dt_chart *c, const char *const *s, size_t n) {
     const char **copy = s ? dti_keep(c, NULL, dti_times(n, sizeof *copy)) : NULL;
     for (size_t i = 0; copy && i < n; ++i) copy[i] = dti_keep_text(c, s[i]);
+    return copy;
+}
+
+/* Room for a text and for what is added to it later. */
+static char *dti_keep_room(dt_chart *c, const char *text, const char *more) {
+    const size_t room = (text ? strlen(text) : 0) + strlen(more) + 2 + DTI_WORDS;
+    char *copy = dti_keep(c, NULL, room);
+    if (copy) snprintf(copy, room, "%s%s%s", text ? text : "", text && *text && *more ? "\n" : "", more);
     return copy;
 }
 
@@ -13087,21 +13136,23 @@ DT_API dt_chart *dt_chart_new(const dt_chart_desc *desc) {
     if (!c) return NULL;
     c->desc = desc ? *desc : none;
     dt_chart_desc *d = &c->desc;
-    d->title = dti_keep_text(c, d->title);
-    d->subtitle = dti_keep_text(c, d->subtitle);
-    d->x_label = dti_keep_text(c, d->x_label);
-    d->y_label = dti_keep_text(c, d->y_label);
-    d->x_ticks = dti_keep_numbers(c, d->x_ticks, d->x_tick_count);
     char machine[256] = "";
     if (d->machine) dt_machine_caption(machine, sizeof machine);
-    const size_t room = (d->caption ? strlen(d->caption) : 0) + sizeof machine + DTI_LEFT_OUT;
-    c->caption = dti_keep(c, NULL, room);
-    const char *said = d->caption ? d->caption : "";
-    if (c->caption) c->said = (size_t)snprintf(c->caption, room, "%s%s%s", said, *said && *machine ? "\n" : "", machine);
+    d->title = dti_keep_text(c, d->title);
+    d->subtitle = dti_keep_text(c, d->subtitle);
+    c->caption = dti_keep_room(c, d->caption, machine);
+    c->y_label = dti_keep_room(c, d->y_label, "");
+    d->x_label = dti_keep_text(c, d->x_label);
+    d->y_label = dti_keep_text(c, d->y_label);
+    c->said = c->caption ? strlen(c->caption) : 0;
+    if (d->x_ticks) d->x_ticks = dti_keep_numbers(c, d->x_ticks, d->x_tick_count);
     if (d->width < 0 || d->height < 0 || d->width > 8192 || d->height > 8192)
-        dti_chart_fail(c, dt_fail(DT_EARG, "chart: a canvas of %d x %d pixels; 1 to 8192 each way", d->width, d->height));
-    dti_chart_enum(c, "scale", d->x_scale, DT_LOG10 + 1u), dti_chart_enum(c, "scale", d->y_scale, DT_LOG10 + 1u);
-    dti_chart_enum(c, "tick format", d->x_format, DT_TICKS_PERCENT + 1u), dti_chart_enum(c, "tick format", d->y_format, DT_TICKS_PERCENT + 1u);
+        dti_chart_fail(c, dt_fail(DT_EARG, "chart: a canvas of %d x %d pixels; 1 to 8192 each way",
+                                  d->width, d->height));
+    dti_chart_fail(c, dti_check_enum("chart", "scale", d->x_scale, DT_LOG10 + 1u));
+    dti_chart_fail(c, dti_check_enum("chart", "scale", d->y_scale, DT_LOG10 + 1u));
+    dti_chart_fail(c, dti_check_enum("chart", "tick format", d->x_format, DT_TICKS_PERCENT + 1u));
+    dti_chart_fail(c, dti_check_enum("chart", "tick format", d->y_format, DT_TICKS_PERCENT + 1u));
     return c;
 }
 
@@ -13113,61 +13164,84 @@ DT_API void dt_chart_free(dt_chart *c) {
         dti_release(c->blocks);
         c->blocks = next;
     }
-    dti_release(c->rgb); dti_release(c->mask); dti_release(c->busy); dti_release(c->bytes); dti_release(c->texts);
-    dti_release(c);
+    dti_release(c->rgb), dti_release(c->mask), dti_release(c->busy), dti_release(c->bytes);
+    dti_release(c->texts), dti_release(c);
 }
 
-/* An item of the chart, NULL if there is no chart or something has failed; `told` is what it was told of it, good if that can be meant. */
-static dti_item *dti_chart_add(dt_chart *c, const char *who, const void *told, bool good, dti_chart_kind kind, int colours) {
-    if (c && !told) dti_chart_fail(c, dt_fail(DT_EARG, "%s: its description must not be NULL", who));
-    else if (c && !good) dti_chart_fail(c, dt_fail(DT_EARG, "%s: sizes, or an enum's value, that cannot be drawn", who));
-    dti_item *item = c && c->failed == DT_OK ? dti_keep(c, NULL, sizeof *item) : NULL;
+/* Whether something can be added: there is a chart, nothing has failed, and what is told can be meant. */
+static bool dti_told(dt_chart *c, const char *who, const void *told, bool good) {
+    static const char *const why[2] = { "its description must not be NULL",
+                                        "sizes, or an enum's value, that cannot be drawn" };
+    if (!c) return false;
+    if (!good) dti_chart_fail(c, dt_fail(DT_EARG, "%s: %s", who, why[told != NULL]));
+    return c->failed == DT_OK;
+}
+
+/* A new item at the list's end; NULL, and a failed chart, without memory or with too many labels. */
+static dti_item *dti_chart_add(dt_chart *c, dti_show look, const char *label, int index) {
+    dti_item *item = dti_keep(c, NULL, sizeof *item);
     if (!item) return NULL;
-    item->kind = kind;
-    item->index = c->colours;
-    c->colours += colours;
+    item->look = look;
+    item->label = dti_keep_text(c, label);
+    item->index = index;
+    item->opacity = 1;
     if (c->last) c->last->next = item; else c->first = item;
     c->last = item;
-    return item;
+    if (!item->label || look > DTI_BARS || ++c->labels <= DTI_TAGS) return item;
+    dti_chart_fail(c, dt_fail(DT_EARG, "chart: \"%.40s\" is label %d, and colours and markers tell %d apart; "
+                              "leave labels out", item->label, c->labels, (int)DTI_TAGS));
+    return NULL;
 }
 
-DT_API void dt_chart_line(dt_chart *c, const dt_series *series) {
-    const bool own = !series || series->colour < 1 || series->colour > DTI_COLOURS;
-    const bool good = series && series->style <= DT_LINE_POINTS && series->n <= DTI_MOST_DRAWN;
-    dti_item *item = dti_chart_add(c, __func__, series, good, DTI_SERIES, own ? 1 : 0);
-    if (!item) return;
-    dt_series *s = &item->as.series;
-    *s = *series;
-    if (!own) item->index = s->colour - 1;
-    if (!s->x || !s->y) s->n = 0;
-    if (!s->y_min || !s->y_max) s->y_min = s->y_max = NULL;
-    s->label = dti_keep_text(c, s->label);
-    s->x = dti_keep_numbers(c, s->x, s->n);
-    s->y = dti_keep_numbers(c, s->y, s->n);
-    s->y_min = dti_keep_numbers(c, s->y_min, s->n);
-    s->y_max = dti_keep_numbers(c, s->y_max, s->n);
+/* The numbers of a line or of bars; lo and hi are given both or not at all. */
+static void dti_item_points(dt_chart *c, dti_item *item, size_t n, const double *x, const double *y,
+                            const double *lo, const double *hi) {
+    const bool errors = lo && hi;
+    item->n = n;
+    item->x = dti_keep_numbers(c, x, n);
+    item->y = dti_keep_numbers(c, y, n);
+    if (errors) item->lo = dti_keep_numbers(c, lo, n), item->hi = dti_keep_numbers(c, hi, n);
 }
 
-DT_API void dt_chart_bars(dt_chart *c, const dt_bars *bars) {
-    const bool good = bars && bars->series <= DTI_MOST_BARS && bars->groups <= DTI_MOST_BARS;
-    dti_item *item = dti_chart_add(c, __func__, bars, good, DTI_BARS, good ? (int)bars->series : 0);
+DT_API void dt_chart_line(dt_chart *c, const dt_series *s) {
+    if (!dti_told(c, __func__, s, s && s->style <= DT_LINE_POINTS && s->n <= DTI_MOST_DRAWN)) return;
+    const bool own = s->colour >= 1 && s->colour <= DTI_COLOURS;
+    dti_item *item = dti_chart_add(c, DTI_LINE, s->label, own ? s->colour - 1 : c->colours++);
     if (!item) return;
-    dt_bars *b = &item->as.bars;
-    *b = *bars;
-    if (!b->y) b->groups = b->series = 0;
-    if (!b->y_min || !b->y_max || b->stacked) b->y_min = b->y_max = NULL;
-    b->names = dti_keep_texts(c, b->names, b->groups);
-    b->labels = dti_keep_texts(c, b->labels, b->series);
-    b->y = dti_keep_numbers(c, b->y, b->groups * b->series);
-    b->y_min = dti_keep_numbers(c, b->y_min, b->groups * b->series);
-    b->y_max = dti_keep_numbers(c, b->y_max, b->groups * b->series);
-    if (!c->bars && b->groups) c->bars = b;
+    item->style = s->style;
+    dti_item_points(c, item, s->x && s->y ? s->n : 0, s->x, s->y, s->y_min, s->y_max);
+}
+
+/* Each series is an item of bars, around x = 0, 1, ... for the groups, which take 0.74 of the room between
+   them. */
+DT_API void dt_chart_bars(dt_chart *c, const dt_bars *b) {
+    if (!dti_told(c, __func__, b, b && b->series <= DTI_MOST_BARS && b->groups <= DTI_MOST_BARS)) return;
+    const size_t n = b->y ? b->groups : 0;
+    const double share = b->stacked ? 0.592 : 0.74 / (double)b->series;
+    const double gap = b->series > 1 && !b->stacked ? 0.05 * share : 0;
+    const bool errors = b->y_min && b->y_max && !b->stacked;
+    const char *const *names = dti_keep_texts(c, b->names, n);
+    double *x = dti_keep_numbers(c, NULL, n), *sum = b->stacked ? dti_keep_numbers(c, NULL, n) : NULL;
+    for (size_t g = 0; x && g < n; ++g) x[g] = (double)g;
+    for (size_t s = 0; s < b->series && n; ++s) {
+        dti_item *item = dti_chart_add(c, DTI_BARS, b->labels ? b->labels[s] : NULL, c->colours++);
+        if (!item) return;
+        const double *y = b->y + s * n;
+        item->left = gap + (b->stacked ? -0.5 * share : (double)s * share - 0.37);
+        item->right = item->left + share - 2 * gap;
+        item->names = names;
+        item->stacked = b->stacked;
+        item->values = b->values && (!b->stacked || s + 1 == b->series);
+        dti_item_points(c, item, n, x, y, errors ? b->y_min + s * n : NULL, errors ? b->y_max + s * n : NULL);
+        if (sum) item->foot = dti_keep_numbers(c, sum, n);
+        for (size_t g = 0; sum && g < n; ++g) sum[g] += dti_drawable(y[g]) ? y[g] : 0;
+    }
+    if (!c->groups) c->groups = n, c->names = names;
 }
 
 DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
-    const bool good = h && (h->values || h->n == 0) && h->bins <= DTI_MOST_BARS;
-    dti_item *item = dti_chart_add(c, __func__, h, good, DTI_HISTOGRAM, 1);
-    if (!item) return;
+    if (!dti_told(c, __func__, h, h && (h->values || h->n == 0) && h->bins <= DTI_MOST_BARS)) return;
+    dti_item *item = dti_chart_add(c, DTI_BARS, h->label, c->colours++);
     double lo = INFINITY, hi = -INFINITY;
     for (size_t i = 0; i < h->n; ++i)
         if (dti_drawable(h->values[i])) { lo = fmin(lo, h->values[i]); hi = fmax(hi, h->values[i]); }
@@ -13175,56 +13249,71 @@ DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
     if (!(hi - lo > 1e-9 * fabs(hi))) lo -= 0.5, hi += 0.5;
     const size_t bins = h->bins ? h->bins : (size_t)fmin(60, fmax(5, sqrt((double)h->n)));
     const double step = (hi - lo) / (double)bins;
-    double *count = dti_keep(c, NULL, bins * sizeof *count);
-    for (size_t i = 0; count && i < h->n; ++i)
-        if (dti_drawable(h->values[i])) count[(size_t)fmin((double)(bins - 1), (h->values[i] - lo) / step)] += 1;
-        else if (!isnan(h->values[i])) ++item->as.histogram.lost;
-    item->as.histogram.label = dti_keep_text(c, h->label);
-    item->as.histogram.bins = count ? bins : 0;
-    item->as.histogram.from = lo;
-    item->as.histogram.step = step;
-    item->as.histogram.count = count;
+    double *middle = dti_keep_numbers(c, NULL, bins), *count = dti_keep_numbers(c, NULL, bins);
+    if (!item || !middle || !count) return;
+    for (size_t i = 0; i < bins; ++i) middle[i] = lo + step * ((double)i + 0.5);
+    for (size_t i = 0; i < h->n; ++i) {
+        const double v = h->values[i];
+        if (dti_drawable(v)) count[(size_t)fmin((double)(bins - 1), (v - lo) / step)] += 1;
+        else if (!isnan(v)) ++item->lost;
+    }
+    item->n = bins;
+    item->x = middle;
+    item->y = count;
+    item->left = -0.49 * step;
+    item->right = 0.49 * step;
+    item->opacity = 0.85f; /* another one may stand behind it */
 }
 
-DT_API void dt_chart_reference(dt_chart *c, const dt_reference *reference) {
-    dti_item *item = dti_chart_add(c, __func__, reference, true, DTI_REFERENCE, 0);
-    if (!item) return;
-    item->as.reference = *reference;
-    item->as.reference.label = dti_keep_text(c, reference->label);
+DT_API void dt_chart_reference(dt_chart *c, const dt_reference *r) {
+    if (!dti_told(c, __func__, r, r != NULL)) return;
+    dti_item *item = dti_chart_add(c, DTI_REFERENCE, r->label, 0);
+    if (item) item->slope = r->slope, item->offset = r->offset, item->from = r->from, item->to = r->to;
 }
 
-DT_API void dt_chart_shade(dt_chart *c, const dt_shade *shade) {
-    dti_item *item = dti_chart_add(c, __func__, shade, true, DTI_SHADE, 0);
-    if (!item) return;
-    item->as.shade = *shade;
-    item->as.shade.label = dti_keep_text(c, shade->label);
+DT_API void dt_chart_shade(dt_chart *c, const dt_shade *s) {
+    if (!dti_told(c, __func__, s, s != NULL)) return;
+    dti_item *item = dti_chart_add(c, DTI_SHADE, s->label, 0);
+    if (item) item->from = s->from, item->to = s->to;
 }
 
 DT_API void dt_chart_shade_cores(dt_chart *c) {
+    char label[64];
     if (!c) return;
     const int cores = dt_cores();
     const double from = c->desc.x_scale == DT_LINEAR ? cores + 0.5 : cores * sqrt(2.0);
-    snprintf(c->cores, sizeof c->cores, "more than the machine's %d core%s", cores, cores == 1 ? "" : "s");
-    dt_chart_shade(c, &(dt_shade){ .label = c->cores, .from = from, .to = INFINITY });
+    snprintf(label, sizeof label, "more than the machine's %d core%s", cores, cores == 1 ? "" : "s");
+    dt_chart_shade(c, &(dt_shade){ .label = label, .from = from, .to = INFINITY });
 }
 
-DT_API void dt_chart_images(dt_chart *c, const dt_images *images) {
-    const bool good = images && images->width <= 8192 && images->height <= 8192 && images->n <= DTI_MOST_BARS;
-    dti_item *item = dti_chart_add(c, __func__, images, good, DTI_IMAGES, 0);
-    if (!item) return;
-    dt_images *m = &item->as.images;
-    *m = *images;
-    if (m->channels != 3) m->channels = 1;
-    if (!m->pixels || m->width < 1 || m->height < 1) m->n = 0;
-    m->captions = dti_keep_texts(c, m->captions, m->n);
-    if (m->n) m->pixels = dti_keep(c, m->pixels, dti_times(m->n * (size_t)m->channels, (size_t)m->width * (size_t)m->height));
+DT_API void dt_chart_images(dt_chart *c, const dt_images *m) {
+    const bool good = m && m->width <= 8192 && m->height <= 8192 && m->n <= DTI_MOST_BARS;
+    if (!dti_told(c, __func__, m, good)) return;
+    dti_item *item = dti_chart_add(c, DTI_IMAGES, NULL, 0);
+    if (!item || !m->pixels || m->width < 1 || m->height < 1) return;
+    const size_t planes = m->channels == 3 ? 3 : 1, pixels = (size_t)m->width * (size_t)m->height;
+    item->n = m->n;
+    item->names = dti_keep_texts(c, m->captions, m->n);
+    item->images = *m;
+    item->images.channels = (int)planes;
+    item->images.pixels = dti_keep(c, m->pixels, dti_times(m->n * planes, pixels));
 }
 
-/* ==== [E8.2] Ink ========================================================= */
+/* ==== [E8.2] Ink =========================================================
 
-/* Shapes go into a mask of coverage, 0 to 1 a pixel, each pixel keeping the largest it was given, so that the joints
-   and crossings of one shape are not painted twice; dti_ink then lays one colour through the mask. Coverage comes from
-   the distance between the pixel's centre and the shape's edge: half a pixel inside is full, half outside is none. */
+   The plain way colours every pixel whose centre lies inside the shape: edges become stairs. Mixing the
+   colour in by how much of the pixel is covered mends the stairs, and shows every joint: where two pieces of
+   a line meet, their pale edge pixels are painted twice. So a shape, all its pieces, first goes into a mask,
+   0 to 1 a pixel, in which a pixel keeps the largest coverage that a piece gave it; then one colour is laid
+   through the mask.
+
+       distance from the pixel's centre to the shape's edge:   0.5 inside   on it   0.5 outside
+       coverage:                                               1            0.5     0
+
+   That is one square root a pixel, where sixteen samples a pixel would be sixteen tests, and as smooth. The
+   mask is as large as the canvas; only the dirty rectangle of it is read, and left clean. */
+
+/* The pixels from (x0,y0) to (x1,y1), cut to the clip, as box; they become dirty. */
 static void dti_touch(dt_chart *c, float x0, float y0, float x1, float y1, int box[4]) {
     const float limit[4] = { (float)c->clip[0], (float)c->clip[1], (float)c->clip[2], (float)c->clip[3] };
     box[0] = (int)fminf(fmaxf(floorf(x0), limit[0]), limit[2]);
@@ -13238,6 +13327,13 @@ static void dti_touch(dt_chart *c, float x0, float y0, float x1, float y1, int b
     }
 }
 
+static void dti_clip(dt_chart *c, float x0, float y0, float x1, float y1) {
+    c->clip[0] = (int)fmaxf(0, floorf(x0));
+    c->clip[1] = (int)fmaxf(0, floorf(y0));
+    c->clip[2] = (int)fminf((float)c->w, ceilf(x1));
+    c->clip[3] = (int)fminf((float)c->h, ceilf(y1));
+}
+
 static void dti_cover(dt_chart *c, int x, int y, float coverage) {
     float *m = &c->mask[(size_t)y * (size_t)c->w + (size_t)x];
     if (coverage > *m) *m = coverage > 1 ? 1 : coverage;
@@ -13248,9 +13344,10 @@ static void dti_mask_line(dt_chart *c, float x0, float y0, float x1, float y1, f
     int box[4];
     const float reach = radius + 1, dx = x1 - x0, dy = y1 - y0, length2 = dx * dx + dy * dy;
     const float full = fminf(1, 2 * radius); /* a hair line is paler, not wider */
-    dti_touch(c, fminf(x0, x1) - reach, fminf(y0, y1) - reach, fmaxf(x0, x1) + reach, fmaxf(y0, y1) + reach, box);
+    dti_touch(c, fminf(x0, x1) - reach, fminf(y0, y1) - reach,
+              fmaxf(x0, x1) + reach, fmaxf(y0, y1) + reach, box);
     for (int y = box[1]; y < box[3]; ++y)
-        for (int x = box[0]; x < box[2]; ++x) {
+        for (int x = box[0]; x < box[2]; ++x) { /* e: from the nearest point of the line */
             const float px = (float)x + 0.5f - x0, py = (float)y + 0.5f - y0;
             const float t = length2 > 0 ? fminf(1, fmaxf(0, (px * dx + py * dy) / length2)) : 0;
             const float ex = px - t * dx, ey = py - t * dy;
@@ -13258,15 +13355,15 @@ static void dti_mask_line(dt_chart *c, float x0, float y0, float x1, float y1, f
         }
 }
 
-/* A rectangle, by the exact area of it in each pixel. */
+/* An upright rectangle, by the exact area of it in each pixel. */
 static void dti_mask_rect(dt_chart *c, float x0, float y0, float x1, float y1) {
     int box[4];
-    if (x0 > x1) { const float t = x0; x0 = x1; x1 = t; }
-    if (y0 > y1) { const float t = y0; y0 = y1; y1 = t; }
-    dti_touch(c, x0, y0, x1, y1, box);
+    const float left = fminf(x0, x1), right = fmaxf(x0, x1), top = fminf(y0, y1), foot = fmaxf(y0, y1);
+    dti_touch(c, left, top, right, foot, box);
     for (int y = box[1]; y < box[3]; ++y)
         for (int x = box[0]; x < box[2]; ++x)
-            dti_cover(c, x, y, (fminf((float)x + 1, x1) - fmaxf((float)x, x0)) * (fminf((float)y + 1, y1) - fmaxf((float)y, y0)));
+            dti_cover(c, x, y, (fminf((float)x + 1, right) - fmaxf((float)x, left)) *
+                               (fminf((float)y + 1, foot) - fmaxf((float)y, top)));
 }
 
 /* A regular polygon: n corners at `radius`, the first at `turn` radians clockwise from the right. */
@@ -13276,17 +13373,40 @@ static void dti_mask_polygon(dt_chart *c, float cx, float cy, float radius, int 
     dti_touch(c, cx - radius - 1, cy - radius - 1, cx + radius + 1, cy + radius + 1, box);
     for (int y = box[1]; y < box[3]; ++y)
         for (int x = box[0]; x < box[2]; ++x) {
-            float outside = -radius;
+            const float px = (float)x + 0.5f - cx, py = (float)y + 0.5f - cy;
+            float outside = -radius; /* of the edge that is farthest inward */
             for (int i = 0; i < n; ++i) {
                 const float a = turn + angle * ((float)i + 0.5f);
-                outside = fmaxf(outside, ((float)x + 0.5f - cx) * cosf(a) + ((float)y + 0.5f - cy) * sinf(a) - inner);
+                outside = fmaxf(outside, px * cosf(a) + py * sinf(a) - inner);
             }
             dti_cover(c, x, y, 0.5f - outside);
         }
 }
 
+/* A polyline through n points (x,y), broken where one is NaN; dash 0 draws it solid. Dashes run on around
+   corners. */
+static void dti_mask_path(dt_chart *c, const float *point, size_t n, float radius, float dash) {
+    float walked = 0;
+    for (size_t i = 1; i < n; ++i) {
+        const float *p = &point[2 * i - 2], x0 = p[0], y0 = p[1], dx = p[2] - x0, dy = p[3] - y0;
+        const float length = hypotf(dx, dy);
+        if (!(length < 1e6f)) { walked = 0; continue; }
+        if (dash <= 0) { dti_mask_line(c, x0, y0, p[2], p[3], radius); continue; }
+        for (float at = 0, end; at < length; at = end) { /* a dash, then a gap of 0.8 dashes */
+            const float phase = fmodf(walked, 1.8f * dash);
+            const float left = (phase < dash ? dash : 1.8f * dash) - phase;
+            end = fminf(length, at + fmaxf(left, 0.01f));
+            const float a = at / length, b = end / length;
+            if (phase < dash) dti_mask_line(c, x0 + a * dx, y0 + a * dy, x0 + b * dx, y0 + b * dy, radius);
+            walked += end - at;
+        }
+    }
+}
+
+/* Lays a colour through the mask, which is then empty again. */
 static void dti_ink(dt_chart *c, uint32_t colour, float opacity) {
-    const float rgb[3] = { (float)(colour >> 16 & 255) / 255, (float)(colour >> 8 & 255) / 255, (float)(colour & 255) / 255 };
+    const uint32_t red = colour >> 16, green = colour >> 8 & 255, blue = colour & 255;
+    const float rgb[3] = { (float)red / 255, (float)green / 255, (float)blue / 255 };
     for (int y = c->dirty[1]; y < c->dirty[3]; ++y)
         for (int x = c->dirty[0]; x < c->dirty[2]; ++x) {
             const size_t i = (size_t)y * (size_t)c->w + (size_t)x;
@@ -13300,58 +13420,37 @@ static void dti_ink(dt_chart *c, uint32_t colour, float opacity) {
     c->dirty[2] = c->dirty[3] = 0;
 }
 
-static void dti_chart_clip(dt_chart *c, float x0, float y0, float x1, float y1) {
-    c->clip[0] = (int)fmaxf(0, floorf(x0));
-    c->clip[1] = (int)fmaxf(0, floorf(y0));
-    c->clip[2] = (int)fminf((float)c->w, ceilf(x1));
-    c->clip[3] = (int)fminf((float)c->h, ceilf(y1));
-}
-
-/* A polyline through n points (x,y), broken where one is NaN; dash 0 draws it solid. Dashes run on around corners. */
-static void dti_mask_path(dt_chart *c, const float *point, size_t n, float radius, float dash) {
-    float walked = 0;
-    for (size_t i = 1; i < n; ++i) {
-        const float x0 = point[2 * i - 2], y0 = point[2 * i - 1], x1 = point[2 * i], y1 = point[2 * i + 1];
-        const float length = hypotf(x1 - x0, y1 - y0);
-        if (!(length < 1e6f)) { walked = 0; continue; }
-        if (dash <= 0) { dti_mask_line(c, x0, y0, x1, y1, radius); continue; }
-        for (float at = 0; at < length;) { /* a dash, then a gap of 0.8 dashes */
-            const float phase = fmodf(walked, 1.8f * dash), left = phase < dash ? dash - phase : 1.8f * dash - phase;
-            const float end = fminf(length, at + fmaxf(left, 0.01f)), a = at / length, b = end / length;
-            if (phase < dash) dti_mask_line(c, x0 + a * (x1 - x0), y0 + a * (y1 - y0), x0 + b * (x1 - x0), y0 + b * (y1 - y0), radius);
-            walked += end - at;
-            at = end;
-        }
-    }
-}
-
-/* Shapes differ as well as colours, for print without them. */
+/* Disc, square, triangle, diamond, triangle on its tip: shapes differ as well as colours, for print without
+   them. A white rim first keeps a mark apart from what it stands on. */
 static void dti_marker(dt_chart *c, float x, float y, float r, int index) {
-    const float up = -1.5707963f;
-    for (int pass = 0; pass < 2; ++pass) { /* a white rim, then the mark */
-        const float grown = pass ? r : r + 1.3f * c->unit;
-        switch (index % 5) {
-        case 0: dti_mask_line(c, x, y, x, y, grown); break;
-        case 1: dti_mask_polygon(c, x, y, grown * 1.25f, 4, up / 2); break;
-        case 2: dti_mask_polygon(c, x, y + 0.15f * r, grown * 1.4f, 3, up); break;
-        case 3: dti_mask_polygon(c, x, y, grown * 1.3f, 4, up); break;
-        default: dti_mask_polygon(c, x, y - 0.15f * r, grown * 1.4f, 3, -up); break;
-        }
-        dti_ink(c, pass ? dti_palette[index % DTI_COLOURS] : dti_white, 1);
+    typedef struct shape { float size, down, turn; int corners; } shape;
+    static const shape shapes[DTI_MARKERS] = {
+        { 1, 0, 0, 0 }, { 1.25f, 0, -0.7853982f, 4 }, { 1.4f, 0.15f, -1.5707963f, 3 },
+        { 1.3f, 0, -1.5707963f, 4 }, { 1.4f, -0.15f, 1.5707963f, 3 },
+    };
+    const shape *s = &shapes[index % DTI_MARKERS];
+    for (int pass = 0; pass < 2; ++pass) {
+        const float grown = s->size * (pass ? r : r + 1.3f * c->unit), middle = y + s->down * r;
+        if (s->corners) dti_mask_polygon(c, x, middle, grown, s->corners, s->turn);
+        else dti_mask_line(c, x, middle, x, middle, grown);
+        dti_ink(c, pass ? dti_palette[index % DTI_COLOURS] : DTI_WHITE, 1);
     }
 }
 
-/* ==== [E8.3] Text ======================================================== */
+/* ==== [E8.3] Text ========================================================
 
-/* Sizes are cap heights in pixels. A line of text stands in a box from 1.1 sizes above its baseline to 0.4 below; lines
-   are 1.75 sizes apart. Every text drawn leaves its box in c->texts, so that later labels can keep away from it and
-   dt_chart_check can prove that all of them did. */
+   Sizes are cap heights in pixels. A line of text stands in a box from 1.1 sizes above its baseline to 0.4
+   below; lines are 1.75 sizes apart. Every text drawn leaves its box in c->texts, so that later labels can
+   keep away from it and dt_chart_check can prove that all of them did. */
 typedef struct dti_pen {
-    float size, weight;     /* a stroke is weight * size thick */
-    float angle;            /* counter-clockwise, in radians */
+    float weight;           /* a stroke is weight * size thick */
     uint32_t colour;
+    float angle;            /* of the text: counter-clockwise, in radians */
     bool halo;              /* white around the letters, where they must stand on data */
 } dti_pen;
+
+static const dti_pen dti_plain = { .weight = 0.1f, .colour = DTI_BLACK };
+static const dti_pen dti_quiet = { .weight = 0.1f, .colour = DTI_GREY };
 
 typedef struct dti_paragraph {
     const char *text;
@@ -13369,18 +13468,15 @@ static dti_box dti_box_at(float x, float y, float w, float h, float angle) {
     return (dti_box){ { { x, y }, { ex, ey }, { ex - h * dy, ey + h * dx }, { x - h * dy, y + h * dx } } };
 }
 
-/* True if two boxes share a point: no edge of either separates them by more than `slack` overlap. */
+/* Whether two boxes overlap by more than slack: seen along none of their four directions are they apart. */
 static bool dti_boxes_meet(const dti_box *a, const dti_box *b, float slack) {
     for (int k = 0; k < 4; ++k) {
-        const dti_box *edge = k < 2 ? a : b;
-        const int i = k & 1;
-        float nx = edge->corner[i + 1][0] - edge->corner[i][0], ny = edge->corner[i + 1][1] - edge->corner[i][1];
-        const float length = hypotf(nx, ny);
+        const float (*edge)[2] = &(k < 2 ? a : b)->corner[k & 1];
+        const float nx = edge[1][0] - edge[0][0], ny = edge[1][1] - edge[0][1], length = hypotf(nx, ny);
         if (length <= 0) return false;
         float range[2][2] = { { INFINITY, -INFINITY }, { INFINITY, -INFINITY } };
         for (int j = 0; j < 8; ++j) {
-            const float *p = j < 4 ? a->corner[j] : b->corner[j - 4];
-            const float along = (p[0] * nx + p[1] * ny) / length;
+            const float *p = (j < 4 ? a : b)->corner[j % 4], along = (p[0] * nx + p[1] * ny) / length;
             range[j / 4][0] = fminf(range[j / 4][0], along);
             range[j / 4][1] = fmaxf(range[j / 4][1], along);
         }
@@ -13401,57 +13497,59 @@ static void dti_text_note(dt_chart *c, const dti_box *box, const char *s, size_t
     }
     dti_text *t = &c->texts[c->text_count++];
     t->box = *box;
-    snprintf(t->head, sizeof t->head, "%.*s", (int)(bytes < 200 ? bytes : 200), s);
+    snprintf(t->head, sizeof t->head, "%.*s", (int)dti_min_size(bytes, 200), s);
 }
 
-/* One line of text, its baseline starting at (x,y). */
-static void dti_put(dt_chart *c, const char *s, size_t bytes, float x, float y, const dti_pen *pen) {
-    const float dx = cosf(pen->angle), dy = -sinf(pen->angle), size = pen->size;
+/* One line of text, its baseline starting at (x,y): a white halo first if the pen has one, then the letters.
+   */
+static void dti_put(dt_chart *c, const char *s, size_t bytes, float x, float y, float size,
+                    const dti_pen *pen) {
+    const float dx = cosf(pen->angle), dy = -sinf(pen->angle), above = 1.1f * size;
     const float width = dti_text_width(s, bytes) * size, radius = fmaxf(0.45f, 0.5f * pen->weight * size);
     if (width <= 0) return;
-    const dti_box box = dti_box_at(x + 1.1f * size * dy, y - 1.1f * size * dx, width, 1.5f * size, pen->angle);
+    const dti_box box = dti_box_at(x + above * dy, y - above * dx, width, 1.5f * size, pen->angle);
     dti_text_note(c, &box, s, bytes);
     for (int pass = pen->halo ? 0 : 1; pass < 2; ++pass) {
         float at = 0, advance;
-        for (const char *p = s; (size_t)(p - s) < bytes;) {
+        for (const char *p = s; (size_t)(p - s) < bytes; at += advance) {
             const int code = dti_text_next(&p);
             if (code == 0) break;
             dti_segment g[DTI_FONT_SEGMENTS];
             const int n = dti_font_strokes(code, g, &advance);
             for (int i = 0; i < n; ++i) {
-                const float x0 = (at + g[i].x0) * size, y0 = g[i].y0 * size, x1 = (at + g[i].x1) * size, y1 = g[i].y1 * size;
-                dti_mask_line(c, x + x0 * dx + y0 * dy, y + x0 * dy - y0 * dx, x + x1 * dx + y1 * dy, y + x1 * dy - y1 * dx,
-                              pass ? radius : radius + 2.2f * c->unit);
+                const float x0 = (at + g[i].x0) * size, y0 = g[i].y0 * size;
+                const float x1 = (at + g[i].x1) * size, y1 = g[i].y1 * size;
+                dti_mask_line(c, x + x0 * dx + y0 * dy, y + x0 * dy - y0 * dx, x + x1 * dx + y1 * dy,
+                              y + x1 * dy - y1 * dx, pass ? radius : radius + 2.2f * c->unit);
             }
-            at += advance;
         }
-        dti_ink(c, pass ? pen->colour : dti_white, pass ? 1 : 0.85f);
+        dti_ink(c, pass ? pen->colour : DTI_WHITE, pass ? 1 : 0.85f);
     }
 }
 
-/* Breaks a text into lines at most `width` wide, at spaces where there are some and at every newline. Text beyond
-   DTI_LINES lines is lost; dti_fit shrinks long before that. */
+/* Where the line that starts at s ends, to be at most `width` cap heights wide: at a newline, at the last
+   space before what is too wide, or inside a word that is too wide alone. At least one character long. */
+static const char *dti_line_end(const char *s, float width) {
+    const char *at = s, *space = NULL;
+    for (const char *next = s; *at && *at != '\n'; at = next) {
+        dti_text_next(&next);
+        if (*at == ' ') space = at > s ? at : NULL;
+        else if (at > s && dti_text_width(s, (size_t)(next - s)) > width) return space ? space : at;
+    }
+    return at;
+}
+
+/* Breaks a text into lines. Text beyond DTI_LINES lines is lost; dti_fit shrinks long before that. */
 static dti_paragraph dti_wrap(const char *text, float size, float width) {
     dti_paragraph p = { .text = text ? text : "", .size = size };
-    const char *s = p.text;
-    while (*s && p.lines < DTI_LINES) {
-        const char *end = s, *space = NULL, *stop = s;
-        for (; *stop && *stop != '\n'; end = stop) {
-            const char *next = stop;
-            dti_text_next(&next);
-            if (*stop == ' ') space = stop;
-            if (next > s + 1 && dti_text_width(s, (size_t)(next - s)) * size > width && *stop != ' ') break;
-            stop = next;
-        }
-        end = *stop && *stop != '\n' && space && space > s ? space : stop;
-        if (end == s && *s != '\n') { dti_text_next(&end); } /* room for not even one character: take it anyway */
+    for (const char *s = p.text; *s && p.lines < DTI_LINES; ++p.lines) {
+        const char *end = dti_line_end(s, width / size);
+        size_t bytes = (size_t)(end - s);
+        while (bytes && s[bytes - 1] == ' ') --bytes;
         p.from[p.lines] = (size_t)(s - p.text);
-        p.bytes[p.lines] = (size_t)(end - s);
-        while (p.bytes[p.lines] && s[p.bytes[p.lines] - 1] == ' ') --p.bytes[p.lines];
-        p.width = fmaxf(p.width, dti_text_width(s, p.bytes[p.lines]) * size);
-        ++p.lines;
-        s = end;
-        if (*s == '\n') ++s; else while (*s == ' ') ++s;
+        p.bytes[p.lines] = bytes;
+        p.width = fmaxf(p.width, dti_text_width(s, bytes) * size);
+        s = *end == '\n' ? end + 1 : end + strspn(end, " ");
     }
     p.height = p.lines ? (1.5f + 1.75f * (float)(p.lines - 1)) * size : 0;
     return p;
@@ -13464,45 +13562,37 @@ static dti_paragraph dti_fit(const char *text, float size, float width, float he
     return p;
 }
 
-/* Draws a paragraph whose box has its upper left corner at (x,y) and is `width` wide; align 0 left, 0.5 centre, 1 right. */
-static void dti_put_paragraph(dt_chart *c, const dti_paragraph *p, float x, float y, float width, float align, const dti_pen *pen) {
+/* Draws a paragraph whose box has its upper left corner at (x,y) and is `width` wide; align 0 left, 0.5
+   centre, 1 right. */
+static void dti_put_paragraph(dt_chart *c, const dti_paragraph *p, float x, float y, float width, float align,
+                              const dti_pen *pen) {
     const float dx = cosf(pen->angle), dy = -sinf(pen->angle);
-    dti_pen sized = *pen;
-    sized.size = p->size;
     for (int i = 0; i < p->lines; ++i) {
         const char *s = p->text + p->from[i];
-        const float along = align * (width - dti_text_width(s, p->bytes[i]) * p->size), down = (1.1f + 1.75f * (float)i) * p->size;
-        dti_put(c, s, p->bytes[i], x + along * dx - down * dy, y + along * dy + down * dx, &sized);
+        const float along = align * (width - dti_text_width(s, p->bytes[i]) * p->size);
+        const float down = (1.1f + 1.75f * (float)i) * p->size;
+        dti_put(c, s, p->bytes[i], x + along * dx - down * dy, y + along * dy + down * dx, p->size, pen);
     }
 }
 
-/* What a label at this box would spoil: 0 on empty ground, one for each pixel of data under it, and more than any number
-   of those for another text or the edge of the plot. */
-static float dti_box_cost(const dt_chart *c, const dti_box *box) {
-    float cost = 0, lo[2] = { INFINITY, INFINITY }, hi[2] = { -INFINITY, -INFINITY };
-    for (int i = 0; i < c->text_count; ++i)
-        if (dti_boxes_meet(box, &c->texts[i].box, -3 * c->unit)) cost += 1e7f;
-    for (int i = 0; i < 4; ++i)
-        for (int k = 0; k < 2; ++k) {
-            lo[k] = fminf(lo[k], box->corner[i][k]);
-            hi[k] = fmaxf(hi[k], box->corner[i][k]);
-        }
-    if (lo[0] < c->plot[0] || lo[1] < c->plot[1] || hi[0] > c->plot[2] || hi[1] > c->plot[3]) return cost + 1e6f;
-    const float ux = box->corner[1][0] - box->corner[0][0], uy = box->corner[1][1] - box->corner[0][1];
-    const float vx = box->corner[3][0] - box->corner[0][0], vy = box->corner[3][1] - box->corner[0][1];
-    for (int y = (int)lo[1]; y < (int)hi[1]; ++y)
-        for (int x = (int)lo[0]; x < (int)hi[0]; ++x) {
-            const float px = (float)x + 0.5f - box->corner[0][0], py = (float)y + 0.5f - box->corner[0][1];
-            const float u = (px * ux + py * uy) / (ux * ux + uy * uy), v = (px * vx + py * vy) / (vx * vx + vy * vy);
-            if (u >= 0 && u <= 1 && v >= 0 && v <= 1) cost += (float)c->busy[(size_t)y * (size_t)c->w + (size_t)x];
-        }
-    return cost;
+/* ==== [E8.4] Axes ========================================================
+
+   The plain way divides the range of the data by five: ticks at 0.8166, 0.9079, ... , which nobody can read
+   between. Here a range grows to round numbers first, and steps are 1, 2, 2.5 or 5 times a power of ten:
+
+       values 0.8166 ... 1.273    a seventh of that is 0.0652, the next round step 0.1    axis 0.8 ... 1.3
+
+   Few whole numbers on the x axis, such as 1, 2, 3, 4, 5 ranks, are themselves the ticks, as nothing was
+   measured between. Powers of ten take a decade a tick, or 1, 2 and 5 of each while there are few; powers of
+   two likewise. */
+
+static double dti_axis_unit(const dti_chart_axis *a, double v) {
+    return a->scale == DT_LINEAR ? v : log10(v);
 }
 
-/* ==== [E8.4] Axes ======================================================== */
-
-static double dti_axis_unit(const dti_chart_axis *a, double v) { return a->scale == DT_LINEAR ? v : log10(v); }
-static bool dti_axis_has(const dti_chart_axis *a, double v) { return dti_drawable(v) && (a->scale == DT_LINEAR || v > 1e-300); }
+static bool dti_axis_has(const dti_chart_axis *a, double v) {
+    return dti_drawable(v) && (a->scale == DT_LINEAR || v > 1e-300);
+}
 
 /* Where a value lies on the canvas; NaN for one the axis cannot show. */
 static float dti_axis_at(const dti_chart_axis *a, double v) {
@@ -13530,31 +13620,31 @@ static void dti_axis_take(dti_chart_axis *a, double v) {
     a->seen[at] = v;
 }
 
-static void dti_axis_tick(dti_chart_axis *a, double v) {
-    const double slack = 1e-9 * (a->scale == DT_LINEAR ? a->hi - a->lo : fabs(v)); /* a log axis has no one size */
-    if (a->ticks < DTI_TICKS && dti_axis_has(a, v) && v >= a->lo - slack && v <= a->hi + slack) a->tick[a->ticks++] = v;
-}
-
 /* The smallest of 1, 2, 2.5, 5 times a power of ten that is not below `least`. */
 static double dti_round_step(double least) {
-    const double ten = pow(10, floor(log10(least))), m = least / ten;
-    return ten * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 2.5 ? 2.5 : m <= 5 ? 5 : 10);
+    static const double round[] = { 1, 2, 2.5, 5, 10 };
+    const double ten = pow(10, floor(log10(least)));
+    int k = 0;
+    while (k < 4 && least / ten > round[k]) ++k;
+    return ten * round[k];
 }
 
 /* Makes the range sound: not empty, not a point, 0 included where the values come near enough to it. */
 static void dti_axis_range(dti_chart_axis *a, double given_lo, double given_hi, bool zero) {
-    const bool log = a->scale != DT_LINEAR; /* nothing given is 0 and 0, which is no range */
-    if (given_lo < given_hi && dti_axis_has(a, given_lo) && dti_axis_has(a, given_hi)) { a->lo = given_lo; a->hi = given_hi; return; }
-    if (!(a->lo <= a->hi)) { a->lo = log ? 1 : 0; a->hi = log ? 10 : 1; }
-    if (log) {
-        if (!(a->hi > 1.5 * a->lo)) { a->lo /= 2; a->hi *= 2; }
+    const bool log = a->scale != DT_LINEAR;
+    if (given_lo < given_hi && dti_axis_has(a, given_lo) && dti_axis_has(a, given_hi)) {
+        a->lo = given_lo, a->hi = given_hi; /* nothing given is 0 and 0, which is no range */
         return;
     }
-    if (zero && a->lo > 0 && a->lo < 0.4 * a->hi) a->lo = 0;
-    if (!(a->hi - a->lo > fmax(1e-9 * fabs(a->hi), 1e-300))) {
-        const double d = fabs(a->hi) > 1e-299 ? 0.1 * fabs(a->hi) : 1;
-        a->lo -= d; a->hi += d;
+    if (!(a->lo <= a->hi)) a->lo = log ? 1 : 0, a->hi = log ? 10 : 1;
+    if (log) {
+        if (!(a->hi > 1.5 * a->lo)) a->lo /= 2, a->hi *= 2;
+        return;
     }
+    if (zero && a->lo > 0 && a->lo < 0.5 * a->hi) a->lo = 0;
+    if (a->hi - a->lo > fmax(1e-9 * fabs(a->hi), 1e-300)) return;
+    const double d = fabs(a->hi) > 1e-299 ? 0.1 * fabs(a->hi) : 1;
+    a->lo -= d, a->hi += d;
 }
 
 /* Moves the ends outward: to round ticks (linear, `round`), else by a share of the length. */
@@ -13563,33 +13653,42 @@ static void dti_axis_widen(dti_chart_axis *a, bool round, double share) {
         const double step = a->step = dti_round_step((a->hi - a->lo) / 7);
         a->lo = step * floor(a->lo / step + 1e-9);
         a->hi = step * ceil(a->hi / step - 1e-9);
-    } else {
+    } else { /* within the doubles: a share of 300 decades may lie beyond them */
         const double lo = dti_axis_value(a, -share), hi = dti_axis_value(a, 1 + share);
-        a->lo = a->scale == DT_LINEAR ? lo : fmax(lo, 1e-300); /* a share of 300 decades may lie beyond all doubles */
+        a->lo = a->scale == DT_LINEAR ? lo : fmax(lo, 1e-300);
         a->hi = a->scale == DT_LINEAR ? hi : fmin(hi, 1e300);
     }
 }
 
+static void dti_axis_tick(dti_chart_axis *a, double v) {
+    const double slack = 1e-9 * (a->scale == DT_LINEAR ? a->hi - a->lo : fabs(v)); /* logs have no one size */
+    const bool in = dti_axis_has(a, v) && v >= a->lo - slack && v <= a->hi + slack;
+    if (in && a->ticks < DTI_TICKS) a->tick[a->ticks++] = v;
+}
+
+static void dti_log_ticks(dti_chart_axis *a) {
+    static const double part[2][3] = { { 1, 2, 5 }, { 1, 0, 0 } }; /* 0 is no tick */
+    const bool two = a->scale == DT_LOG2;
+    const double lo = two ? log2(a->lo) : log10(a->lo), hi = two ? log2(a->hi) : log10(a->hi);
+    const double every = fmax(1, two ? ceil((hi - ceil(lo - 1e-9)) / 14) : ceil((hi - lo) / 12));
+    for (double k = two ? ceil(lo - 1e-9) : floor(lo); k <= hi + 1e-9 && a->ticks < DTI_TICKS; k += every)
+        for (int i = 0; i < 3; ++i) dti_axis_tick(a, part[two || hi - lo >= 2.5][i] * pow(two ? 2 : 10, k));
+}
+
+/* Those given; else powers on a log axis; else, or where these are fewer than two, round numbers. */
 static void dti_axis_ticks(dti_chart_axis *a, const double *given, size_t n) {
     const double step = a->step;
     a->ticks = 0;
     a->step = 0;
     for (size_t i = 0; given && i < n; ++i) dti_axis_tick(a, given[i]);
     if (a->ticks) return;
-    if (a->scale == DT_LOG2) {
-        const double lo = ceil(log2(a->lo) - 1e-9), every = fmax(1, ceil((log2(a->hi) - lo) / 14));
-        for (double k = lo; k <= log2(a->hi) + 1e-9 && a->ticks < DTI_TICKS; k += every) dti_axis_tick(a, pow(2, k));
-    } else if (a->scale == DT_LOG10) {
-        const double lo = floor(log10(a->lo)), decades = log10(a->hi) - log10(a->lo), every = fmax(1, ceil(decades / 12));
-        for (double k = lo; k <= log10(a->hi) && a->ticks < DTI_TICKS; k += every)
-            for (int m = 1; m <= 5; m = m == 1 ? 2 : m == 2 ? 5 : 6)
-                if (m == 1 || decades < 2.5) dti_axis_tick(a, m * pow(10, k));
-    }
+    if (a->scale != DT_LINEAR) dti_log_ticks(a);
     if (a->ticks > 1) return;
     a->ticks = 0;
     a->step = step > 0 ? step : dti_round_step((a->hi - a->lo) / 8.5);
-    const double first = ceil(a->lo / a->step - 1e-9);
-    for (int k = 0; k < DTI_TICKS && (first + k) * a->step <= a->hi + 1e-9 * a->step; ++k) dti_axis_tick(a, (first + k) * a->step);
+    const double first = ceil(a->lo / a->step - 1e-9), end = a->hi + 1e-9 * a->step;
+    for (int k = 0; k < DTI_TICKS && (first + k) * a->step <= end; ++k)
+        dti_axis_tick(a, (first + k) * a->step);
 }
 
 /* Appends a power: 2.5 becomes 2.5×10⁻⁷, and 1 becomes 10⁻⁷. */
@@ -13622,51 +13721,57 @@ static double dti_scaled(double v, int exponent) { /* v / 10^exponent; in two st
     return v / pow(10, half) / pow(10, exponent - half);
 }
 
-/* A number by itself, to about so many digits: with a power of ten from a million on and below a thousandth. */
+/* m×10^e, m with so many digits at most. */
+static void dti_power_text(double v, int e, int digits, char out[DTI_NUMBER]) {
+    dti_print(out, DTI_NUMBER, "%.*f", digits - 1, dti_scaled(v, e));
+    dti_strip_zeros(out);
+    dti_append_power(out, 10, e);
+}
+
+/* A number by itself, to about so many digits: with a power of ten from a million on and below a thousandth.
+   */
 static void dti_number_text(double v, int digits, char out[DTI_NUMBER]) {
     const int e = v != 0 && isfinite(v) ? dti_exponent(v, digits) : 0;
-    if (e >= -3 && e < 6) {
-        dti_print(out, DTI_NUMBER, "%.*f", e < digits ? digits - 1 - e : 0, v);
-        dti_strip_zeros(out);
-    } else {
-        dti_print(out, DTI_NUMBER, "%.*f", digits - 1, dti_scaled(v, e));
-        dti_strip_zeros(out);
-        dti_append_power(out, 10, e);
-    }
+    if (e < -3 || e >= 6) { dti_power_text(v, e, digits, out); return; }
+    dti_print(out, DTI_NUMBER, "%.*f", e < digits ? digits - 1 - e : 0, v);
+    dti_strip_zeros(out);
 }
 
 DT_API void dt_number_text(double value, int digits, char *text, size_t size) {
     char out[DTI_NUMBER];
     DTI_NEED(text || size == 0, "text", );
-    dti_number_text(value, digits < 1 ? 1 : digits > 6 ? 6 : digits, out);
+    dti_number_text(value, (int)fmin(6, fmax(1, digits)), out);
     dti_print(text, size, "%s", out);
 }
 
 /* The decimals that tell multiples of a step apart. */
-static int dti_decimals(double step, int most) {
+static int dti_decimals(double step) {
     int decimals = 0;
-    for (; decimals < most && fabs(step - floor(step + 0.5)) > 1e-6 * step; step *= 10) ++decimals;
+    for (; decimals < 12 && fabs(step - floor(step + 0.5)) > 1e-6 * step; step *= 10) ++decimals;
     return decimals;
 }
 
-/* A plain number, on an axis of which the largest and the smallest number but 0 are known. If one of them needs a power of
-   ten, all have one; round ticks (step) share it. */
-static void dti_plain_text(const dti_chart_axis *a, double v, double step, double most, double least, char out[DTI_NUMBER]) {
+/* A plain number on an axis whose ticks go from `least` (but 0) to `most`. If one of them needs a power of
+   ten, all have one: 10⁻⁵ beside 10⁻³, not beside 0.001. Round ticks, `step` apart, share the power, and
+   their decimals. */
+static void dti_plain_text(const dti_chart_axis *a, double v, double step, double most, double least,
+                           char out[DTI_NUMBER]) {
+    const bool large = most >= 999999.5, powers = large || least < 0.0009999995;
     int two;
-    if (step > 0 && most > 0 && (most >= 999999.5 || most < 0.0009999995)) {
+    if (step > 0 && most > 0 && (large || most < 0.0009999995)) { /* 0.5×10⁶, 1.0×10⁶ */
         const int e = dti_exponent(most, 9);
-        dti_print(out, DTI_NUMBER, "%.*f", v != 0 ? dti_decimals(dti_scaled(step, e), 12) : 0, dti_scaled(v, e));
+        dti_print(out, DTI_NUMBER, "%.*f", v != 0 ? dti_decimals(dti_scaled(step, e)) : 0, dti_scaled(v, e));
         if (v != 0) dti_append_power(out, 10, e);
-    } else if (step > 0) dti_print(out, DTI_NUMBER, "%.*f", dti_decimals(step, 12), v);
-    else if (a->scale == DT_LOG2 && (most >= 999999.5 || least < 0.0009999995) && !(fabs(frexp(v, &two)) > 0.5)) {
-        snprintf(out, DTI_NUMBER, "1");
+    } else if (step > 0) {
+        dti_print(out, DTI_NUMBER, "%.*f", dti_decimals(step), v);
+    } else if (a->scale == DT_LOG2 && powers && !(fabs(frexp(v, &two)) > 0.5)) { /* 2²⁰ */
+        strcpy(out, "1");
         dti_append_power(out, 2, two - 1);
-    } else if ((most >= 999999.5 || least < 0.0009999995) && v != 0 && !(v >= 0.9999995 && v < 99.99995)) {
-        const int e = dti_exponent(v, 4);
-        dti_print(out, DTI_NUMBER, "%.3f", dti_scaled(v, e));
-        dti_strip_zeros(out);
-        dti_append_power(out, 10, e);
-    } else dti_number_text(v, 6, out);
+    } else if (powers && v != 0 && !(v >= 0.9999995 && v < 99.99995)) {
+        dti_power_text(v, dti_exponent(v, 4), 4, out);
+    } else {
+        dti_number_text(v, 6, out);
+    }
     const size_t digits = strspn(out, "0123456789"), n = strlen(out);
     if (digits > (most >= 10000 ? 3 : 4) && n < 24) { /* 60000 -> 60,000 */
         memmove(out + digits - 2, out + digits - 3, n - digits + 4);
@@ -13674,296 +13779,405 @@ static void dti_plain_text(const dti_chart_axis *a, double v, double step, doubl
     }
 }
 
-/* The number as the axis writes it. */
-static void dti_tick_text(const dti_chart_axis *a, double v, char out[DTI_NUMBER]) {
-    static const char *const si[] = { "p", "n", "µ", "m", "", "k", "M", "G", "T" };
-    static const char *const bytes[] = { "B", "KiB", "MiB", "GiB", "TiB" };
-    const bool seconds = a->format == DT_TICKS_SECONDS;
-    int digits = 4; /* or as many as tell the ticks of a short axis far from 0 apart */
-    if (fabs(v) < 1e-9 * fabs(a->step)) v = 0;
-    if (v != 0 && a->step > 0) digits = (int)fmin(12, fmax(4, 3 + dti_exponent(v, 4) - dti_exponent(a->step, 4)));
-    if (a->format == DT_TICKS_BYTES) {
-        int k = 0;
-        for (; fabs(v) >= 1024 && k < 4; ++k) v /= 1024;
-        dti_number_text(v, digits, out);
-        strcat(strcat(out, " "), bytes[k]);
-    } else if (a->format == DT_TICKS_SI || seconds) { /* beyond the prefixes, and beyond 1000 seconds, the number alone */
-        int k = 4;
-        double scaled = v;
-        for (; fabs(scaled) >= 999.95 && k < (seconds ? 4 : 8); ++k) scaled /= 1000;
-        for (; scaled != 0 && fabs(scaled) < 0.99995 && k > 0; --k) scaled *= 1000;
-        if (scaled != 0 && (fabs(scaled) < 0.99995 || fabs(scaled) >= 999.95)) { scaled = v; k = 4; }
-        dti_number_text(scaled, digits, out);
-        if (k != 4 || seconds) strcat(out, " ");
-        strcat(strcat(out, si[k]), seconds ? "s" : "");
-    } else {
-        const double hundred = a->format == DT_TICKS_PERCENT ? 100 : 1;
-        double most = fabs(v), least = v != 0 ? fabs(v) : INFINITY;
-        for (int i = 0; i < a->ticks; ++i) {
-            const double tick = fabs(a->tick[i]) > 1e-9 * fabs(a->step) ? fabs(a->tick[i]) : 0;
-            most = fmax(most, tick);
-            if (tick > 0) least = fmin(least, tick);
-        }
-        dti_plain_text(a, hundred * v, hundred * a->step, hundred * most, hundred * least, out);
-        if (hundred > 1) strcat(out, "%");
-    }
+/* A number with a unit: 64 KiB, 10 µs. Beyond the largest and the smallest unit, the number alone with its
+   power. */
+static void dti_unit_text(dt_tick_format format, double v, int digits, char out[DTI_NUMBER]) {
+    typedef struct unit { double base; int own, most; const char *name[9]; } unit;
+    static const unit units[] = {
+        [DT_TICKS_SI]      = { 1000, 4, 8, { " p", " n", " µ", " m", "", " k", " M", " G", " T" } },
+        [DT_TICKS_BYTES]   = { 1024, 0, 4, { " B", " KiB", " MiB", " GiB", " TiB" } },
+        [DT_TICKS_SECONDS] = { 1000, 4, 4, { " ps", " ns", " µs", " ms", " s" } },
+    };
+    const unit *u = &units[format];
+    int k = u->own;
+    double scaled = v;
+    for (; fabs(scaled) >= 0.99995 * u->base && k < u->most; ++k) scaled /= u->base;
+    for (; scaled != 0 && fabs(scaled) < 0.99995 && k > 0; --k) scaled *= u->base;
+    if (scaled != 0 && (fabs(scaled) < 0.99995 || fabs(scaled) >= 0.99995 * u->base)) scaled = v, k = u->own;
+    dti_number_text(scaled, digits, out);
+    strcat(out, u->name[k]);
 }
 
-/* ==== [E8.5] Layout ====================================================== */
+/* The number as the axis writes it. */
+static void dti_tick_text(const dti_chart_axis *a, double v, char out[DTI_NUMBER]) {
+    const double nothing = 1e-9 * fabs(a->step);
+    if (fabs(v) < nothing) v = 0;
+    if (a->format != DT_TICKS_PLAIN && a->format != DT_TICKS_PERCENT) {
+        const int more = v != 0 && a->step > 0 ? dti_exponent(v, 4) - dti_exponent(a->step, 4) : 0;
+        const int digits = (int)fmin(12, fmax(4, 3 + more)); /* far from 0, so many tell ticks apart */
+        dti_unit_text(a->format, v, digits, out);
+        return;
+    }
+    const double hundred = a->format == DT_TICKS_PERCENT ? 100 : 1;
+    double most = fabs(v), least = v != 0 ? fabs(v) : INFINITY;
+    for (int i = 0; i < a->ticks; ++i) {
+        const double tick = fabs(a->tick[i]);
+        if (!(tick > nothing)) continue;
+        most = fmax(most, tick);
+        least = fmin(least, tick);
+    }
+    dti_plain_text(a, hundred * v, hundred * a->step, hundred * most, hundred * least, out);
+    if (hundred > 1) strcat(out, "%");
+}
+
+/* ==== [E8.5] Layout ======================================================
+
+   Every text is measured and gets its room, from the edge of the canvas inward; the plot is what is left:
+
+       +-----------------------------------------------+
+       | title, subtitle                               |
+       | legend, where labels do not fit at the right  |
+       |  y  1.0 +--------------------------+          |
+       |  l      |                          | label    |     labels at the right: beside the points
+       |  a  0.5 |           plot           | label    |     where their lines end
+       |  b      |                          |          |
+       |  e  0.0 +--------------------------+          |
+       |  l      1      2      3      4     5          |
+       |                   x label                     |
+       | caption                                       |
+       +-----------------------------------------------+
+
+   A legend sends the eye to and fro, so labels stand at the right edge while they fit there, all of them in
+   half of the height. What could not be drawn, and an axis without its 0, is said in words that are added
+   here. */
 
 /* A tag names one series: at the right edge beside its last point, or in the legend. */
 typedef struct dti_tag {
-    const char *text;
-    int index;              /* colour and marker */
-    bool block, dashed;     /* how the legend shows it */
+    const dti_item *item;
     bool inside;            /* its series ends well before the right edge: it is written there, in the plot */
     float x, y;             /* where its series ends on the canvas */
     float top;              /* where it is written */
     dti_paragraph p;
 } dti_tag;
 
-enum { DTI_TAGS = 48 };
 typedef struct dti_layout {
     dti_tag tag[DTI_TAGS];
     int tags;
     bool direct;            /* tags at the right edge, not in a legend */
     dti_paragraph title, subtitle, caption, x_label, y_label;
-    float size, small, margin, names;   /* letters of labels and of ticks; names: height of what is written below the axis */
+    float size, small;      /* letters of labels, and of ticks */
+    float margin, names;    /* names: the height of what is written below the axis */
+    float head;             /* the height of title and subtitle */
     bool upright;           /* the names of groups stand on their ends */
 } dti_layout;
 
-static void dti_layout_tag(dti_layout *l, const char *text, int index, bool block, bool dashed) {
-    if (text && l->tags < DTI_TAGS) l->tag[l->tags++] = (dti_tag){ .text = text, .index = index, .block = block, .dashed = dashed };
-}
+static bool dti_is_drawn(const dti_item *item) { return item->look == DTI_LINE || item->look == DTI_BARS; }
 
-/* Counts a value that its axis cannot show: too large [0], or not above 0 on a log axis [1]. A NaN is left out on purpose. */
+/* Counts a value that its axis cannot show: too large [0], or not above 0 on a log axis [1]. A NaN was left
+   out on purpose. */
 static void dti_miss(const dti_chart_axis *a, double v, size_t missed[2]) {
     if (!isnan(v) && !dti_axis_has(a, v)) ++missed[dti_drawable(v) ? 1 : 0];
 }
 
 /* Ends the caption with how many values are not drawn, so that no picture leaves them out in silence. */
-static void dti_chart_missed(dt_chart *c) {
-    size_t missed[2] = { 0, 0 };
+static void dti_caption_words(dt_chart *c) {
+    static const char *const why[2] = { "infinite or beyond 10³⁰⁰", "not above 0 on a logarithmic axis" };
+    size_t missed[2] = { 0, 0 }, used = c->said;
     for (const dti_item *item = c->first; item; item = item->next) {
-        const dt_series *s = &item->as.series;
-        const dt_bars *b = &item->as.bars;
-        for (size_t i = 0; item->kind == DTI_SERIES && i < s->n; ++i) {
-            dti_miss(&c->x, s->x[i], missed);
-            dti_miss(&c->y, s->y[i], missed);
-            if (s->y_min) { dti_miss(&c->y, s->y_min[i], missed); dti_miss(&c->y, s->y_max[i], missed); }
+        missed[0] += item->lost;
+        for (size_t i = 0; i < item->n && dti_is_drawn(item); ++i) {
+            dti_miss(&c->x, item->x[i], missed);
+            dti_miss(&c->y, item->y[i], missed);
+            if (item->lo) dti_miss(&c->y, item->lo[i], missed), dti_miss(&c->y, item->hi[i], missed);
         }
-        for (size_t i = 0; item->kind == DTI_BARS && i < b->groups * b->series; ++i) {
-            dti_miss(&c->y, b->y[i], missed);
-            if (b->y_min) { dti_miss(&c->y, b->y_min[i], missed); dti_miss(&c->y, b->y_max[i], missed); }
-        }
-        if (item->kind == DTI_HISTOGRAM) missed[0] += item->as.histogram.lost;
     }
-    if (!c->caption) return;
-    char large[80] = "", low[80] = "";
-    if (missed[0]) snprintf(large, sizeof large, "%zu value%s infinite or beyond 10³⁰⁰", missed[0], missed[0] == 1 ? "" : "s");
-    if (missed[1]) snprintf(low, sizeof low, "%zu value%s not above 0 on a logarithmic axis", missed[1], missed[1] == 1 ? "" : "s");
-    c->caption[c->said] = '\0';
-    if (*large || *low)
-        snprintf(c->caption + c->said, DTI_LEFT_OUT, "%sNot drawn: %s%s%s.", c->said ? "\n" : "", large, *large && *low ? ", " : "", low);
+    c->caption[used] = '\0';
+    for (int k = 0; k < 2; ++k) {
+        const char *before = used > c->said ? ", " : c->said ? "\nNot drawn: " : "Not drawn: ";
+        if (missed[k])
+            used += (size_t)snprintf(c->caption + used, DTI_WORDS / 2, "%s%zu value%s %s", before, missed[k],
+                                     missed[k] == 1 ? "" : "s", why[k]);
+    }
+    if (used > c->said) strcpy(c->caption + used, ".");
 }
 
-/* The values every item brings to the two axes. */
-static void dti_chart_ranges(dt_chart *c) {
-    dti_chart_axis *x = &c->x, *y = &c->y;
-    *x = (dti_chart_axis){ .scale = c->desc.x_scale, .format = c->desc.x_format, .lo = INFINITY, .hi = -INFINITY, .to = 1 };
-    *y = (dti_chart_axis){ .scale = c->desc.y_scale, .format = c->desc.y_format, .lo = INFINITY, .hi = -INFINITY, .to = 1 };
-    if (c->bars) x->scale = DT_LINEAR;
-    bool from_zero = false, histogram = false;
-    for (const dti_item *item = c->first; item; item = item->next) {
-        if (item->kind == DTI_SERIES) {
-            const dt_series *s = &item->as.series;
-            for (size_t i = 0; i < s->n; ++i) {
-                if (!dti_axis_has(x, s->x[i]) || !dti_axis_has(y, s->y[i])) continue;
-                dti_axis_take(x, s->x[i]);
-                dti_axis_take(y, s->y[i]);
-                if (s->y_min) { dti_axis_take(y, s->y_min[i]); dti_axis_take(y, s->y_max[i]); }
-            }
-        } else if (item->kind == DTI_BARS) {
-            const dt_bars *b = &item->as.bars;
-            from_zero = true;
-            for (size_t g = 0; g < b->groups; ++g) {
-                double sum = 0;
-                for (size_t s = 0; s < b->series; ++s) {
-                    const double v = b->y[s * b->groups + g];
-                    sum += isfinite(v) ? v : 0;
-                    if (!b->stacked) dti_axis_take(y, v * (b->values ? 1.06 : 1));
-                    if (b->y_max) dti_axis_take(y, b->y_max[s * b->groups + g] * (b->values ? 1.06 : 1));
-                }
-                if (b->stacked) dti_axis_take(y, sum * (b->values ? 1.06 : 1));
-            }
-        } else if (item->kind == DTI_HISTOGRAM) {
-            from_zero = histogram = true;
-            dti_axis_take(x, item->as.histogram.from);
-            dti_axis_take(x, item->as.histogram.from + item->as.histogram.step * (double)item->as.histogram.bins);
-            for (size_t i = 0; i < item->as.histogram.bins; ++i) dti_axis_take(y, item->as.histogram.count[i]);
-        }
+/* Ends the y label with where an axis begins that has no 0: its lines look steeper than they are. */
+static void dti_label_words(dt_chart *c) {
+    const dti_chart_axis *y = &c->y;
+    const size_t said = c->desc.y_label ? strlen(c->desc.y_label) : 0;
+    char end[DTI_NUMBER];
+    c->y_label[said] = '\0';
+    if (y->scale != DT_LINEAR || (y->lo <= 0 && y->hi >= 0)) return;
+    const bool above = y->lo > 0;
+    dti_tick_text(y, above ? y->lo : y->hi, end);
+    snprintf(c->y_label + said, DTI_WORDS, "%s(axis %s %s)", said ? " " : "", above ? "from" : "up to", end);
+}
+
+/* Takes in the numbers of one item. */
+static void dti_item_range(dt_chart *c, const dti_item *item) {
+    const double air = item->values ? 1.06 : 1; /* for the number above a bar */
+    for (size_t i = 0; i < item->n; ++i) {
+        const double top = dti_top(item, i);
+        if (!dti_axis_has(&c->x, item->x[i]) || !dti_axis_has(&c->y, top)) continue;
+        dti_axis_take(&c->x, item->x[i] + item->left);
+        dti_axis_take(&c->x, item->x[i] + item->right);
+        dti_axis_take(&c->y, air * top);
+        if (item->lo) dti_axis_take(&c->y, item->lo[i]), dti_axis_take(&c->y, air * item->hi[i]);
     }
-    if (c->bars) { x->lo = -0.5; x->hi = (double)c->bars->groups - 0.5; }
-    else dti_axis_range(x, c->desc.x_min, c->desc.x_max, false);
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (item->kind == DTI_REFERENCE) { /* its highest point belongs to the chart; its lowest need not */
-            const dt_reference *r = &item->as.reference;
-            const bool whole = !(r->from != 0 || r->to != 0);
-            dti_axis_take(y, r->slope * (whole ? r->slope < 0 ? x->lo : x->hi : r->slope < 0 ? r->from : r->to) + r->offset);
-        }
-    if (from_zero && y->scale == DT_LINEAR) dti_axis_take(y, 0);
+}
+
+/* The two x between which a reference is drawn. */
+static void dti_reference_ends(const dt_chart *c, const dti_item *r, double *from, double *to) {
+    const bool whole = !(r->from != 0 || r->to != 0);
+    *from = whole ? c->x.lo : r->from;
+    *to = whole ? c->x.hi : r->to;
+}
+
+/* Range and ticks of both axes. */
+static void dti_chart_ranges(dt_chart *c) {
     const dt_chart_desc *d = &c->desc;
+    dti_chart_axis *x = &c->x, *y = &c->y;
+    const bool given_x = d->x_min != 0 || d->x_max != 0, given_y = d->y_min != 0 || d->y_max != 0;
+    bool bars = false;
+    *x = *y = (dti_chart_axis){ .lo = INFINITY, .hi = -INFINITY, .to = 1 };
+    x->scale = d->x_scale, x->format = d->x_format, y->scale = d->y_scale, y->format = d->y_format;
+    if (c->groups) x->scale = DT_LINEAR;
+    for (const dti_item *item = c->first; item; item = item->next) {
+        if (dti_is_drawn(item)) dti_item_range(c, item);
+        bars = bars || item->look == DTI_BARS;
+    }
+    if (c->groups) x->lo = -0.5, x->hi = (double)c->groups - 0.5;
+    else dti_axis_range(x, d->x_min, d->x_max, false);
+    for (const dti_item *r = c->first; r; r = r->next) { /* its highest point belongs to the chart */
+        double from, to;
+        dti_reference_ends(c, r, &from, &to);
+        if (r->look == DTI_REFERENCE) dti_axis_take(y, r->slope * (r->slope < 0 ? from : to) + r->offset);
+    }
+    if (bars && y->scale == DT_LINEAR) dti_axis_take(y, 0);
     dti_axis_range(y, d->y_min, d->y_max, true);
-    if (!(d->y_min != 0 || d->y_max != 0)) dti_axis_widen(y, true, 0.06);
-    for (const dti_item *item = c->first; item; item = item->next) { /* a ceiling at the very top needs air for its label */
-        const double level = item->kind == DTI_REFERENCE && !(fabs(item->as.reference.slope) > 0) ? item->as.reference.offset : y->lo;
-        if (y->step > 0 && level > y->hi - 0.08 * (y->hi - y->lo)) y->hi += y->step;
+    if (!given_y) dti_axis_widen(y, true, 0.06);
+    for (const dti_item *r = c->first; r; r = r->next) { /* a ceiling at the top needs air for its label */
+        const bool ceiling = r->look == DTI_REFERENCE && !(fabs(r->slope) > 0);
+        if (ceiling && y->step > 0 && r->offset > y->hi - 0.08 * (y->hi - y->lo)) y->hi += y->step;
     }
     dti_axis_ticks(y, NULL, 0);
-    if (!c->bars && !histogram && !(d->x_min != 0 || d->x_max != 0)) dti_axis_widen(x, false, 0.03);
-    const bool counted = x->distinct > 0 && x->distinct <= DTI_SEEN && x->scale != DT_LOG10 && !histogram;
-    dti_axis_ticks(x, d->x_ticks ? d->x_ticks : counted ? x->seen : NULL, d->x_ticks ? d->x_tick_count : (size_t)x->distinct);
-    if (c->bars) x->ticks = 0;
+    if (!bars && !given_x) dti_axis_widen(x, false, 0.03);
+    const bool counted = x->distinct > 0 && x->distinct <= DTI_SEEN && x->scale != DT_LOG10 && !bars;
+    if (d->x_ticks) dti_axis_ticks(x, d->x_ticks, d->x_tick_count);
+    else dti_axis_ticks(x, counted ? x->seen : NULL, (size_t)x->distinct);
+    if (c->groups) x->ticks = 0; /* it has names */
 }
 
-/* The last point of a series that can be drawn; the foot of the right edge if there is none. */
-static void dti_series_end(const dt_chart *c, const dt_series *s, float *x, float *y) {
+static float dti_at_x(const dt_chart *c, double x) { return dti_axis_at(&c->x, x); }
+static float dti_at_y(const dt_chart *c, double y) { return dti_axis_at(&c->y, y); }
+
+/* A point on the canvas; false if it cannot be drawn. */
+static bool dti_point_at(const dt_chart *c, const dti_item *item, size_t i, float *x, float *y) {
+    *x = dti_at_x(c, item->x[i]);
+    *y = dti_at_y(c, dti_top(item, i));
+    return *x < INFINITY && *y < INFINITY;
+}
+
+/* A bar on the canvas, x0 y0 x1 y1 from its foot to its top; on a log axis all stand on the lower end. */
+static bool dti_bar_at(const dt_chart *c, const dti_item *item, size_t i, float bar[4]) {
+    const double foot = dti_foot(item, i);
+    bar[0] = dti_at_x(c, item->x[i] + item->left);
+    bar[1] = dti_at_y(c, c->y.scale == DT_LINEAR ? foot : fmax(foot, c->y.lo));
+    bar[2] = dti_at_x(c, item->x[i] + item->right);
+    bar[3] = dti_at_y(c, dti_top(item, i));
+    return bar[0] < bar[2] && bar[3] < INFINITY;
+}
+
+/* Where a series ends on the canvas: a line at its last point, a stack's part in the middle of the last
+   stack's right edge; the foot of the right edge if there is nothing. */
+static void dti_item_end(const dt_chart *c, const dti_item *item, float *x, float *y) {
+    float bar[4];
+    for (size_t i = item->n; i-- > 0;) {
+        if (item->look == DTI_LINE && dti_point_at(c, item, i, x, y)) return;
+        if (item->look == DTI_LINE || !dti_bar_at(c, item, i, bar)) continue;
+        *x = bar[2];
+        *y = 0.5f * (bar[1] + bar[3]);
+        return;
+    }
     *x = c->x.to;
     *y = c->y.from;
-    for (size_t i = s->n; i-- > 0;) {
-        const float px = dti_axis_at(&c->x, s->x[i]), py = dti_axis_at(&c->y, s->y[i]);
-        if (px < INFINITY && py < INFINITY) { *x = px; *y = py; return; }
-    }
 }
 
-/* What needs a name, and how wide the names are when they stand at the right edge. */
+/* What needs a name, and how wide the names are when they stand at the right edge. The plot has no size yet:
+   an axis goes from 0 to 1. */
 static float dti_layout_tags(const dt_chart *c, dti_layout *l) {
     bool blocks = false;
+    float widest = 0, height = 0, end, y;
     for (const dti_item *item = c->first; item; item = item->next) {
-        if (item->kind == DTI_SERIES && item->as.series.label) {
-            float x, y;
-            dti_layout_tag(l, item->as.series.label, item->index, false, item->as.series.style == DT_LINE_DASHED);
-            dti_series_end(c, &item->as.series, &x, &y); /* the plot has no size yet: as a share of the axis */
-            l->tag[l->tags - 1].inside = (x - c->x.from) / (c->x.to - c->x.from) < 0.93f;
-        }
-        if (item->kind == DTI_HISTOGRAM) { dti_layout_tag(l, item->as.histogram.label, item->index, true, false); blocks = true; }
-        if (item->kind != DTI_BARS || !item->as.bars.labels) continue;
-        blocks = blocks || !item->as.bars.stacked;
-        for (size_t s = 0; s < item->as.bars.series; ++s)
-            dti_layout_tag(l, item->as.bars.labels[s], item->index + (int)s, true, false);
-    }
-    float widest = 0, height = 0;
-    for (int i = 0; i < l->tags; ++i) {
-        l->tag[i].p = dti_wrap(l->tag[i].text, l->size, 0.2f * (float)c->w);
-        if (l->tag[i].inside) continue;
-        widest = fmaxf(widest, l->tag[i].p.width + 16 * c->unit);
-        height += l->tag[i].p.height + 0.3f * l->size;
+        if (!item->label || !dti_is_drawn(item)) continue;
+        dti_tag *t = &l->tag[l->tags++];
+        t->item = item;
+        t->p = dti_wrap(item->label, l->size, 0.2f * (float)c->w);
+        dti_item_end(c, item, &end, &y);
+        t->inside = item->look == DTI_LINE && end < 0.93f;
+        blocks = blocks || (item->look == DTI_BARS && !item->stacked);
+        if (t->inside) continue;
+        widest = fmaxf(widest, t->p.width + 16 * c->unit);
+        height += t->p.height + 0.3f * l->size;
     }
     l->direct = l->tags > 0 && !blocks && height < 0.5f * (float)c->h;
     return widest;
 }
 
+static bool dti_has_markers(const dti_item *item) {
+    const bool few = item->style == DT_LINE_POINTS || (item->style == DT_LINE_AUTO && item->n <= 40);
+    return few && item->look == DTI_LINE;
+}
+
+/* What a series looks like: a block, or a piece of its line with its marker. */
+static void dti_swatch(dt_chart *c, const dti_item *item, float x, float y, float size) {
+    const float wide = 2.4f * size, dash = item->style == DT_LINE_DASHED ? 7 * c->unit : 0;
+    if (item->look == DTI_BARS) dti_mask_rect(c, x, y - 0.55f * size, x + 1.1f * size, y + 0.55f * size);
+    else if (item->style != DT_LINE_POINTS)
+        dti_mask_path(c, (float[]){ x, y, x + wide, y }, 2, 1.2f * c->unit, dash);
+    dti_ink(c, dti_colour_of(item), 1);
+    if (dti_has_markers(item)) dti_marker(c, x + wide / 2, y, 4.5f * c->unit, item->index);
+}
+
 /* The legend, a row or more from (x,y) on; returns its height. Only measures if draw is false. */
 static float dti_legend(dt_chart *c, const dti_layout *l, float x, float y, float width, bool draw) {
-    const float swatch = 2.4f * l->size, gap = 1.8f * l->size;
     float at = 0, row = 0, pitch = 2.1f * l->size;
     for (int i = 0; i < l->tags; ++i) {
-        const dti_tag *t = &l->tag[i];
-        const dti_paragraph p = dti_fit(t->text, l->size, width - 1.4f * swatch, 1.6f * l->size);
-        const float lead = t->block ? 0.75f * swatch : 1.35f * swatch, need = lead + p.width;
-        if (at > 0 && at + need > width) { at = 0; row += pitch; pitch = 2.1f * l->size; }
+        const dti_item *item = l->tag[i].item;
+        const dti_paragraph p = dti_fit(item->label, l->size, width - 3.36f * l->size, 1.6f * l->size);
+        const float lead = (item->look == DTI_BARS ? 1.8f : 3.24f) * l->size; /* the swatch, and a gap */
+        if (at > 0 && at + lead + p.width > width) { at = 0; row += pitch; pitch = 2.1f * l->size; }
         pitch = fmaxf(pitch, p.height + 0.6f * l->size);
         if (draw) {
-            const float mid = y + row + 0.65f * l->size, left = x + at;
-            const uint32_t colour = dti_palette[t->index % DTI_COLOURS];
-            if (t->block) dti_mask_rect(c, left, mid - 0.55f * l->size, left + 1.1f * l->size, mid + 0.55f * l->size);
-            else dti_mask_path(c, (float[]){ left, mid, left + swatch, mid }, 2, 1.2f * c->unit, t->dashed ? 7 * c->unit : 0);
-            dti_ink(c, colour, 1);
-            if (!t->block && !t->dashed) dti_marker(c, left + swatch / 2, mid, 4.5f * c->unit, t->index);
-            dti_put_paragraph(c, &p, x + at + lead, y + row, p.width, 0, &(dti_pen){ .weight = 0.1f, .colour = dti_black });
+            dti_swatch(c, item, x + at, y + row + 0.65f * l->size, l->size);
+            dti_put_paragraph(c, &p, x + at + lead, y + row, p.width, 0, &dti_plain);
         }
-        at += need + gap;
+        at += lead + p.width + 1.8f * l->size;
     }
     return l->tags ? row + pitch + 0.6f * l->size : 0;
 }
 
-/* The names below grouped bars: wrapped into their share of the axis, smaller or upright where they must be. */
+/* The name below a group of bars: wrapped into its share of the axis, or upright and small enough for it. */
 static dti_paragraph dti_group_name(const dt_chart *c, const dti_layout *l, size_t g) {
-    const float share = (c->plot[2] - c->plot[0]) / (float)c->bars->groups;
-    const char *name = c->bars->names ? c->bars->names[g] : NULL;
+    const float share = (c->plot[2] - c->plot[0]) / (float)c->groups;
+    const char *name = c->names ? c->names[g] : NULL;
     if (l->upright) return dti_fit(name, fminf(l->small, 0.6f * share), 0.25f * (float)c->h, 0.9f * share);
     return dti_wrap(name, l->small, 0.92f * share);
 }
 
-/* Whether a name fits only by being cut inside a word. */
+/* Whether a name fits only by being cut inside a word, or in more than three lines. */
 static bool dti_breaks_words(const dti_paragraph *p) {
-    for (int i = 0; i + 1 < p->lines; ++i) {
-        const char end = p->text[p->from[i] + p->bytes[i]];
-        if (end != ' ' && end != '\n') return true;
-    }
+    for (int i = 0; i + 1 < p->lines; ++i)
+        if (!strchr(" \n", p->text[p->from[i] + p->bytes[i]])) return true;
     return p->lines > 3;
 }
 
-/* Gives every text its room, from the outside in; what is left is the plot. */
-static void dti_chart_layout(dt_chart *c, dti_layout *l, bool axes) {
-    const float u = c->unit, w = (float)c->w, h = (float)c->h, m = l->margin = 26 * u;
-    const dt_chart_desc *d = &c->desc;
-    l->size = fmaxf(6, 12 * u);
-    l->small = fmaxf(5.5f, 11 * u);
-    l->title = dti_fit(d->title, fmaxf(8, 19 * u), w - 2 * m, 0.17f * h);
-    l->subtitle = dti_fit(d->subtitle, fmaxf(6, 13 * u), w - 2 * m, 0.1f * h);
-    l->caption = dti_fit(c->caption, fmaxf(5.5f, 9.5f * u), w - 2 * m, 0.14f * h);
-    c->plot[0] = m;
-    c->plot[2] = w - m;
-    c->plot[1] = m + l->title.height + (l->title.lines ? 9 * u : 0) + l->subtitle.height + (l->subtitle.lines ? 10 * u : 0) + 8 * u;
-    c->plot[3] = h - m + 6 * u - (l->caption.lines ? l->caption.height + 14 * u : 0);
-    if (!axes) return;
-
-    const float tag_width = dti_layout_tags(c, l);
-    float tick_width = 0;
-    for (int i = 0; i < c->y.ticks; ++i) {
-        char text[DTI_NUMBER];
-        dti_tick_text(&c->y, c->y.tick[i], text);
-        tick_width = fmaxf(tick_width, dti_text_width(text, SIZE_MAX) * l->small);
-    }
-    if (l->direct) c->plot[2] -= tag_width;
-    else c->plot[1] += dti_legend(c, l, m, 0, w - 2 * m, false);
-    l->x_label = dti_fit(d->x_label, l->size, c->plot[2] - m, 4 * l->size);
-    l->y_label = dti_fit(d->y_label, l->size, 0.96f * (c->plot[3] - c->plot[1] - 4 * l->size), 4 * l->size);
-    c->plot[0] += tick_width + 10 * u + (l->y_label.lines ? l->y_label.height + 6 * u : 0);
+/* The room of the names of groups: flat, and if that breaks a word, upright. */
+static void dti_layout_names(const dt_chart *c, dti_layout *l) {
     l->names = 1.5f * l->small;
-    for (int pass = 0; pass < 2 && c->bars; ++pass) /* flat, and if that breaks a word, upright */
-        for (size_t g = 0; g < c->bars->groups; ++g) {
-            const dti_paragraph p = dti_group_name(c, l, g);
-            l->names = fmaxf(l->names, l->upright ? p.width : p.height);
-            if (pass == 0 && dti_breaks_words(&p)) { l->upright = true; l->names = 0; break; }
-        }
-    c->plot[3] -= l->names + 10 * u + (l->x_label.lines ? l->x_label.height + 8 * u : 0);
-    if (c->plot[3] < c->plot[1] + 10) c->plot[3] = c->plot[1] + 10;
-    if (c->plot[2] < c->plot[0] + 10) c->plot[2] = c->plot[0] + 10;
-    for (int i = 0; i < 4; ++i) c->plot[i] = floorf(c->plot[i]);
-    c->x.from = c->plot[0]; c->x.to = c->plot[2];
-    c->y.from = c->plot[3]; c->y.to = c->plot[1];
+    for (size_t g = 0; g < c->groups && !l->upright; ++g) {
+        const dti_paragraph p = dti_group_name(c, l, g);
+        l->names = fmaxf(l->names, p.height);
+        l->upright = dti_breaks_words(&p);
+    }
+    if (!l->upright) return;
+    l->names = 0;
+    for (size_t g = 0; g < c->groups; ++g) l->names = fmaxf(l->names, dti_group_name(c, l, g).width);
 }
 
-/* Texts around the plot. */
-static void dti_draw_frame(dt_chart *c, const dti_layout *l, bool axes) {
-    const float u = c->unit, m = l->margin, w = (float)c->w - 2 * m;
-    const dti_pen bold = { .weight = 0.15f, .colour = dti_black }, quiet = { .weight = 0.1f, .colour = dti_grey };
-    const dti_pen plain = { .weight = 0.1f, .colour = dti_black };
-    const dti_pen turned = { .weight = 0.1f, .colour = dti_black, .angle = DTI_UPRIGHT };
-    float y = m;
-    dti_put_paragraph(c, &l->title, m, y, w, 0, &bold);
-    y += l->title.height + (l->title.lines ? 9 * u : 0);
-    dti_put_paragraph(c, &l->subtitle, m, y, w, 0, &quiet);
-    y += l->subtitle.height + (l->subtitle.lines ? 10 * u : 0);
-    dti_put_paragraph(c, &l->caption, m, (float)c->h - m + 8 * u - l->caption.height, w, 0, &quiet);
-    if (!axes) return;
-    if (!l->direct) dti_legend(c, l, m, y + 5 * u, w, true);
-    const float below = c->plot[3] + l->names + 16 * u, x_width = fmaxf(l->x_label.width, c->plot[2] - c->plot[0]);
-    dti_put_paragraph(c, &l->x_label, c->plot[2] - x_width, below, x_width, 0.5f, &plain);
-    const float high = fmaxf(c->plot[3] - c->plot[1], l->y_label.width); /* a long label may reach past the axis' foot */
-    dti_put_paragraph(c, &l->y_label, m, c->plot[1] + high, high, 0.5f, &turned);
+static float dti_height_with(const dti_paragraph *p, float gap) { return p->lines ? p->height + gap : 0; }
+
+/* Title, subtitle, caption, and the plot as if there were no axes. */
+static void dti_layout_frame(dt_chart *c, dti_layout *l) {
+    const float u = c->unit, w = (float)c->w, h = (float)c->h, m = l->margin = 26 * u;
+    l->size = fmaxf(6, 12 * u);
+    l->small = fmaxf(5.5f, 11 * u);
+    l->title = dti_fit(c->desc.title, fmaxf(8, 19 * u), w - 2 * m, 0.17f * h);
+    l->subtitle = dti_fit(c->desc.subtitle, fmaxf(6, 13 * u), w - 2 * m, 0.1f * h);
+    l->caption = dti_fit(c->caption, fmaxf(5.5f, 9.5f * u), w - 2 * m, 0.14f * h);
+    l->head = dti_height_with(&l->title, 9 * u) + dti_height_with(&l->subtitle, 10 * u);
+    c->plot[0] = m;
+    c->plot[1] = m + l->head + 8 * u;
+    c->plot[2] = w - m;
+    c->plot[3] = h - m + 6 * u - dti_height_with(&l->caption, 14 * u);
+}
+
+/* Room for tags or a legend, and for labels and numbers of the axes. */
+static dt_err dti_layout_axes(dt_chart *c, dti_layout *l) {
+    const float u = c->unit, m = l->margin, tag_width = dti_layout_tags(c, l);
+    char text[DTI_NUMBER];
+    float numbers = 0;
+    for (int i = 0; i < c->y.ticks; ++i) {
+        dti_tick_text(&c->y, c->y.tick[i], text);
+        numbers = fmaxf(numbers, dti_text_width(text, SIZE_MAX) * l->small);
+    }
+    if (l->direct) c->plot[2] -= tag_width;
+    else c->plot[1] += dti_legend(c, l, m, 0, c->plot[2] - m, false);
+    l->x_label = dti_fit(c->desc.x_label, l->size, c->plot[2] - m, 4 * l->size);
+    l->y_label = dti_fit(c->y_label, l->size, 0.96f * (c->plot[3] - c->plot[1] - 4 * l->size), 4 * l->size);
+    c->plot[0] += numbers + 10 * u + dti_height_with(&l->y_label, 6 * u);
+    dti_layout_names(c, l);
+    c->plot[3] -= l->names + 10 * u + dti_height_with(&l->x_label, 8 * u);
+    for (int i = 0; i < 4; ++i) c->plot[i] = floorf(c->plot[i]);
+    if (c->plot[2] - c->plot[0] < 10 || c->plot[3] - c->plot[1] < 10)
+        return dt_fail(DT_ESHAPE, "chart: its texts leave no room for a plot on %d x %d pixels", c->w, c->h);
+    c->x.from = c->plot[0], c->x.to = c->plot[2];
+    c->y.from = c->plot[3], c->y.to = c->plot[1];
+    return DT_OK;
+}
+
+/* ==== [E8.6] Drawing =====================================================
+
+   From the back to the front: shades, grid, bars, references, lines, error bars, markers; then the labels, in
+   the plot where they spoil least. The plain way writes a label beside its point, over whatever is there.
+   Here a label tries a few dozen places, from the one liked best on, and takes the cheapest:
+
+       cost of a place  =  1 for each pixel of data below it
+                        +  a million at the plot's edge, ten million on another text
+                        +  a taste: a few for each step away from where a reader looks first
+
+   which is why ink on data marks its pixels as busy, and why every text leaves its box. */
+
+/* A label at a place in the plot: of the two, `best` is the cheaper one so far. */
+typedef struct dti_spot {
+    const dti_paragraph *text;
+    float x, y, angle;      /* of its upper left corner */
+    float line[4];          /* a hair line between it and what it names; all 0: none */
+    float cost;
+} dti_spot;
+
+/* What a label in this box would spoil. */
+static float dti_box_cost(const dt_chart *c, const dti_box *box) {
+    const float (*at)[2] = box->corner, *plot = c->plot;
+    float cost = 0, lo[2] = { INFINITY, INFINITY }, hi[2] = { -INFINITY, -INFINITY };
+    for (int i = 0; i < c->text_count; ++i)
+        if (dti_boxes_meet(box, &c->texts[i].box, -3 * c->unit)) cost += 1e7f;
+    for (int i = 0; i < 8; ++i) {
+        lo[i % 2] = fminf(lo[i % 2], at[i / 2][i % 2]);
+        hi[i % 2] = fmaxf(hi[i % 2], at[i / 2][i % 2]);
+    }
+    if (lo[0] < plot[0] || lo[1] < plot[1] || hi[0] > plot[2] || hi[1] > plot[3]) return cost + 1e6f;
+    const float ux = at[1][0] - at[0][0], uy = at[1][1] - at[0][1], width2 = ux * ux + uy * uy;
+    const float vx = at[3][0] - at[0][0], vy = at[3][1] - at[0][1], height2 = vx * vx + vy * vy;
+    for (int y = (int)lo[1]; y < (int)hi[1]; ++y)
+        for (int x = (int)lo[0]; x < (int)hi[0]; ++x) { /* (u,v): the pixel in the box, 0 to 1 each way */
+            const float px = (float)x + 0.5f - at[0][0], py = (float)y + 0.5f - at[0][1];
+            const float u = (px * ux + py * uy) / width2, v = (px * vx + py * vy) / height2;
+            const bool in = u >= 0 && u <= 1 && v >= 0 && v <= 1;
+            if (in) cost += (float)c->busy[(size_t)y * (size_t)c->w + (size_t)x];
+        }
+    return cost;
+}
+
+/* Takes the new spot, whose cost so far is taste alone, if it is cheaper than the best one. */
+static void dti_try(const dt_chart *c, dti_spot *best, dti_spot spot) {
+    if (spot.cost >= best->cost) return;
+    const dti_box box = dti_box_at(spot.x, spot.y, spot.text->width, spot.text->height, spot.angle);
+    spot.cost += dti_box_cost(c, &box);
+    if (spot.cost < best->cost) *best = spot;
+}
+
+/* Writes the label; with a halo if it lies on more than so many pixels of data. */
+static void dti_put_spot(dt_chart *c, const dti_spot *best, dti_pen pen, float crowded) {
+    const float *line = best->line;
+    if (!best->text || !(best->cost < INFINITY)) return;
+    if (hypotf(line[2] - line[0], line[3] - line[1]) > 0) {
+        dti_mask_line(c, line[0], line[1], line[2], line[3], 0.45f * c->unit);
+        dti_ink(c, pen.colour, 0.7f);
+    }
+    pen.angle = best->angle;
+    pen.halo = best->cost >= crowded;
+    dti_put_paragraph(c, best->text, best->x, best->y, best->text->width, 0, &pen);
 }
 
 /* Fainter lines at 2..9 times the powers of ten, by which one sees that an axis is logarithmic. */
@@ -13972,367 +14186,361 @@ static void dti_draw_minor(dt_chart *c, const dti_chart_axis *a, bool upright) {
     if (a->scale != DT_LOG10 || a->hi / a->lo > 1e7) return;
     for (double ten = pow(10, floor(log10(a->lo))); ten < a->hi; ten *= 10)
         for (int m = 2; m <= 9; ++m) {
-            if (m * ten < a->lo || m * ten > a->hi) continue;
             const float at = floorf(dti_axis_at(a, m * ten)) + 0.5f;
-            if (upright) dti_mask_line(c, at, p[1], at, p[3], hair); else dti_mask_line(c, p[0], at, p[2], at, hair);
+            if (m * ten < a->lo || m * ten > a->hi) continue;
+            if (upright) dti_mask_line(c, at, p[1], at, p[3], hair);
+            else dti_mask_line(c, p[0], at, p[2], at, hair);
         }
     dti_ink(c, 0xf3f4f5, 1);
 }
 
-/* Grid, tick labels and the names of groups. */
-static void dti_draw_axes(dt_chart *c, const dti_layout *l) {
-    const float u = c->unit, *p = c->plot, hair = 0.5f * fmaxf(1, u);
-    const dti_pen pen = { .size = l->small, .weight = 0.1f, .colour = dti_grey };
+/* Grid and numbers of the x axis. Where there is no room for a number, the grid line stays alone. */
+static void dti_draw_x_axis(dt_chart *c, float size) {
+    const float u = c->unit, *p = c->plot;
     char text[DTI_NUMBER];
-    float free_from = -INFINITY, free_below = INFINITY;
-    dti_draw_minor(c, &c->x, true);
-    dti_draw_minor(c, &c->y, false);
+    float taken = -INFINITY;
     for (int i = 0; i < c->x.ticks; ++i) {
-        const float at = dti_axis_at(&c->x, c->x.tick[i]);
-        dti_mask_line(c, floorf(at) + 0.5f, p[1], floorf(at) + 0.5f, p[3] + 5 * u, hair);
-        dti_ink(c, dti_pale, 1);
+        const float at = dti_at_x(c, c->x.tick[i]), line = floorf(at) + 0.5f;
+        dti_mask_line(c, line, p[1], line, p[3] + 5 * u, 0.5f * fmaxf(1, u));
+        dti_ink(c, DTI_PALE, 1);
         dti_tick_text(&c->x, c->x.tick[i], text);
-        const float width = dti_text_width(text, SIZE_MAX) * l->small;
+        const float width = dti_text_width(text, SIZE_MAX) * size;
         const float left = fminf(fmaxf(at - width / 2, 4), (float)c->w - 4 - width);
-        if (left < free_from) continue; /* no room: the grid line stays, its number goes */
-        dti_put(c, text, SIZE_MAX, left, p[3] + 8 * u + 1.1f * l->small, &pen);
-        free_from = left + width + 0.6f * l->small;
-    }
-    for (int i = 0; i < c->y.ticks; ++i) {
-        const float at = floorf(dti_axis_at(&c->y, c->y.tick[i])) + 0.5f;
-        dti_mask_line(c, p[0], at, p[2], at, hair);
-        dti_ink(c, dti_pale, 1);
-        dti_tick_text(&c->y, c->y.tick[i], text);
-        if (at + 0.75f * l->small > free_below) continue;
-        dti_put(c, text, SIZE_MAX, p[0] - 10 * u - dti_text_width(text, SIZE_MAX) * l->small, at + 0.5f * l->small, &pen);
-        free_below = at - 0.95f * l->small;
-    }
-    for (size_t g = 0; c->bars && g < c->bars->groups; ++g) {
-        const dti_paragraph name = dti_group_name(c, l, g);
-        const float at = dti_axis_at(&c->x, (double)g), share = (p[2] - p[0]) / (float)c->bars->groups;
-        const dti_pen black = { .weight = 0.1f, .colour = dti_black, .angle = l->upright ? DTI_UPRIGHT : 0 };
-        if (l->upright) dti_put_paragraph(c, &name, at - name.height / 2, p[3] + 8 * u + name.width, name.width, 1, &black);
-        else dti_put_paragraph(c, &name, at - share / 2, p[3] + 8 * u, share, 0.5f, &black);
+        if (left < taken) continue;
+        dti_put(c, text, SIZE_MAX, left, p[3] + 8 * u + 1.1f * size, size, &dti_quiet);
+        taken = left + width + 0.6f * size;
     }
 }
 
-/* ==== [E8.6] Drawing ===================================================== */
+static void dti_draw_y_axis(dt_chart *c, float size) {
+    const float u = c->unit, *p = c->plot;
+    char text[DTI_NUMBER];
+    float taken = INFINITY;
+    for (int i = 0; i < c->y.ticks; ++i) {
+        const float at = floorf(dti_at_y(c, c->y.tick[i])) + 0.5f;
+        dti_mask_line(c, p[0], at, p[2], at, 0.5f * fmaxf(1, u));
+        dti_ink(c, DTI_PALE, 1);
+        if (at + 0.75f * size > taken) continue;
+        dti_tick_text(&c->y, c->y.tick[i], text);
+        const float width = dti_text_width(text, SIZE_MAX) * size;
+        dti_put(c, text, SIZE_MAX, p[0] - 10 * u - width, at + 0.5f * size, size, &dti_quiet);
+        taken = at - 0.95f * size;
+    }
+}
 
-static void dti_draw_shade(dt_chart *c, const dt_shade *s) {
+/* The names of groups of bars, below the x axis. */
+static void dti_draw_names(dt_chart *c, const dti_layout *l) {
+    const dti_pen pen = { .weight = 0.1f, .colour = DTI_BLACK, .angle = l->upright ? DTI_UPRIGHT : 0 };
+    const float top = c->plot[3] + 8 * c->unit;
+    for (size_t g = 0; g < c->groups; ++g) {
+        const dti_paragraph p = dti_group_name(c, l, g);
+        const float at = dti_at_x(c, (double)g);
+        if (l->upright) dti_put_paragraph(c, &p, at - p.height / 2, top + p.width, p.width, 1, &pen);
+        else dti_put_paragraph(c, &p, at - p.width / 2, top, p.width, 0.5f, &pen);
+    }
+}
+
+/* Texts around the plot. A long label of an axis may reach past the axis' foot. */
+static void dti_draw_frame(dt_chart *c, const dti_layout *l, bool axes) {
+    const float u = c->unit, m = l->margin, w = (float)c->w - 2 * m, *p = c->plot;
+    const dti_pen bold = { .weight = 0.15f, .colour = DTI_BLACK };
+    const dti_pen turned = { .weight = 0.1f, .colour = DTI_BLACK, .angle = DTI_UPRIGHT };
+    dti_put_paragraph(c, &l->title, m, m, w, 0, &bold);
+    dti_put_paragraph(c, &l->subtitle, m, m + dti_height_with(&l->title, 9 * u), w, 0, &dti_quiet);
+    dti_put_paragraph(c, &l->caption, m, (float)c->h - m + 8 * u - l->caption.height, w, 0, &dti_quiet);
+    if (!axes) return;
+    if (!l->direct) dti_legend(c, l, m, m + l->head + 5 * u, w, true);
+    const float wide = fmaxf(l->x_label.width, p[2] - p[0]), high = fmaxf(p[3] - p[1], l->y_label.width);
+    dti_put_paragraph(c, &l->x_label, p[2] - wide, p[3] + l->names + 16 * u, wide, 0.5f, &dti_plain);
+    dti_put_paragraph(c, &l->y_label, m, p[1] + high, high, 0.5f, &turned);
+}
+
+/* The x at which a shade begins and ends on the canvas; false if none of it is in the plot. */
+static bool dti_shade_ends(const dt_chart *c, const dti_item *s, float *from, float *to) {
     const float *p = c->plot;
-    const float a = s->from < c->x.lo ? p[0] : dti_axis_at(&c->x, s->from), b = s->to > c->x.hi ? p[2] : dti_axis_at(&c->x, s->to);
-    if (!(fmaxf(a, p[0]) < fminf(b, p[2]))) return;
-    dti_mask_rect(c, fmaxf(a, p[0]), p[1], fminf(b, p[2]), p[3]);
+    *from = s->from < c->x.lo ? p[0] : fmaxf(p[0], dti_at_x(c, s->from));
+    *to = s->to > c->x.hi ? p[2] : fminf(p[2], dti_at_x(c, s->to));
+    return *from < *to;
+}
+
+static void dti_draw_shade(dt_chart *c, const dti_item *s) {
+    float from, to;
+    if (!dti_shade_ends(c, s, &from, &to)) return;
+    dti_mask_rect(c, from, c->plot[1], to, c->plot[3]);
     dti_ink(c, 0xf1f0ec, 1);
 }
 
-/* A shade's label: flat in one of its corners, or upright along its edge if the shade is narrow. */
-static void dti_label_shade(dt_chart *c, const dt_shade *s, float size) {
+/* A shade's label: level in one of its corners, at four heights, or upright along its edge if the shade is
+   narrow. */
+static void dti_label_shade(dt_chart *c, const dti_item *s, float size) {
     const float *p = c->plot, pad = 0.8f * size;
-    const float a = s->from < c->x.lo ? p[0] : fmaxf(p[0], dti_axis_at(&c->x, s->from));
-    const float b = s->to > c->x.hi ? p[2] : fminf(p[2], dti_axis_at(&c->x, s->to));
-    if (!s->label || !(a < b)) return;
-    float best = INFINITY, bx = 0, by = 0, b_angle = 0;
-    dti_paragraph chosen = { 0 };
+    float from, to;
+    if (!s->label || !dti_shade_ends(c, s, &from, &to)) return;
+    const float wide = to - from - 2 * pad, high = p[3] - p[1] - 2 * pad;
+    const dti_paragraph level = dti_wrap(s->label, size, wide), upright = dti_wrap(s->label, size, high);
+    const bool cut = dti_breaks_words(&level);
+    dti_spot best = { .cost = INFINITY };
     for (int k = 0; k < 14; ++k) {
-        const bool upright = k >= 8;
-        const float angle = upright ? DTI_UPRIGHT : 0;
-        const dti_paragraph q = dti_wrap(s->label, size, upright ? p[3] - p[1] - 2 * pad : b - a - 2 * pad);
-        const float spare_x = b - a - 2 * pad - (upright ? q.height : q.width);
-        const float spare_y = p[3] - p[1] - 2 * pad - (upright ? q.width : q.height);
-        const float side = k & 1 ? 1.0f : 0.0f, down = upright ? (float)((k - 8) / 2) / 2 : (float)(k / 2) / 3;
-        const float x = a + pad + side * spare_x, y = p[1] + pad + down * spare_y + (upright ? q.width : 0);
-        const dti_box box = dti_box_at(x, y, q.width, q.height, angle);
-        const bool ill = spare_x < 0 || spare_y < 0 || (!upright && dti_breaks_words(&q));
-        const float cost = dti_box_cost(c, &box) + (float)k + (ill ? 1e6f : 0);
-        if (cost < best) { best = cost; bx = x; by = y; b_angle = angle; chosen = q; }
+        const bool up = k >= 8;
+        const dti_paragraph *q = up ? &upright : &level;
+        const float spare_x = wide - (up ? q->height : q->width);
+        const float spare_y = high - (up ? q->width : q->height);
+        const float down = up ? (float)((k - 8) / 2) / 2 : (float)(k / 2) / 3;
+        const bool ill = spare_x < 0 || spare_y < 0 || (!up && cut);
+        dti_try(c, &best, (dti_spot){ .text = q, .angle = up ? DTI_UPRIGHT : 0,
+            .x = from + pad + (k & 1 ? spare_x : 0), .y = p[1] + pad + down * spare_y + (up ? q->width : 0),
+            .cost = (float)k + (ill ? 1e6f : 0) });
     }
-    const dti_pen pen = { .weight = 0.1f, .angle = b_angle, .colour = dti_grey, .halo = best >= 20 };
-    dti_put_paragraph(c, &chosen, bx, by, chosen.width, 0, &pen);
+    dti_put_spot(c, &best, dti_quiet, 20);
 }
 
-enum { DTI_REFERENCE_POINTS = 257 };
+enum { DTI_REFERENCE_POINTS = 257 }; /* on a logarithmic axis a straight line is bent */
 
 /* The line in pixels; points outside of its own range, or off the plot, are NaN. */
-static void dti_reference_path(const dt_chart *c, const dt_reference *r, float point[2 * DTI_REFERENCE_POINTS]) {
-    const bool whole = !(r->from != 0 || r->to != 0);
-    const double from = whole ? c->x.lo : fmax(r->from, c->x.lo), to = whole ? c->x.hi : fmin(r->to, c->x.hi);
+static void dti_reference_path(const dt_chart *c, const dti_item *r, float point[2 * DTI_REFERENCE_POINTS]) {
+    double from, to;
+    dti_reference_ends(c, r, &from, &to);
     dti_chart_axis part = c->x;
-    part.lo = from; part.hi = to;
+    part.lo = fmax(from, c->x.lo), part.hi = fmin(to, c->x.hi);
     for (int i = 0; i < DTI_REFERENCE_POINTS; ++i) {
         const double x = dti_axis_value(&part, (double)i / (DTI_REFERENCE_POINTS - 1));
-        const float px = dti_axis_at(&c->x, x), py = dti_axis_at(&c->y, r->slope * x + r->offset);
-        const bool in = to > from && py >= c->plot[1] - 1 && py <= c->plot[3] + 1;
-        point[2 * i] = px;
+        const float py = dti_at_y(c, r->slope * x + r->offset);
+        const bool in = part.hi > part.lo && py >= c->plot[1] - 1 && py <= c->plot[3] + 1;
+        point[2 * i] = dti_at_x(c, x);
         point[2 * i + 1] = in ? py : NAN;
     }
 }
 
-static void dti_draw_reference(dt_chart *c, const dt_reference *r) {
+static void dti_draw_reference(dt_chart *c, const dti_item *r) {
     float point[2 * DTI_REFERENCE_POINTS];
     dti_reference_path(c, r, point);
     dti_mask_path(c, point, DTI_REFERENCE_POINTS, 0.9f * c->unit, 8 * c->unit);
-    dti_ink(c, dti_grey, 1);
+    dti_ink(c, DTI_GREY, 1);
 }
 
-/* Its label, along it, above or below, wherever that costs least; the right end is liked best. Where the line is too
-   short or too crowded for it, the label stays level and ends at the line, or away from it with a hair line between. */
-static void dti_label_reference(dt_chart *c, const dt_reference *r, float size) {
-    float point[2 * DTI_REFERENCE_POINTS], best = INFINITY, bx = 0, by = 0, b_angle = 0, b_away = 0;
-    int at = 0;
+/* Its label, above or below any of its points; the right end is liked best. Along the line, if that is long
+   enough from there on; level, ending at the line; or level and away from it, with a hair line between. */
+static void dti_label_reference(dt_chart *c, const dti_item *r, float size) {
+    enum { ALONG, LEVEL, NEAR, FAR, WAYS };
+    static const float distance[WAYS] = { 0, 0, 35, 70 };
+    const float *plot = c->plot;
+    float point[2 * DTI_REFERENCE_POINTS], *last = point + 2 * DTI_REFERENCE_POINTS;
+    dti_spot best = { .cost = INFINITY };
+    if (!r->label) return;
     dti_reference_path(c, r, point);
-    const dti_paragraph q = dti_fit(r->label, size, 0.9f * (c->plot[2] - c->plot[0]), 0.3f * (c->plot[3] - c->plot[1]));
-    for (int k = 0; k < 8 * DTI_REFERENCE_POINTS; ++k) {
-        const int i = k / 8;
-        const bool below = k & 1;
-        const float away = k & 4 ? (k & 2 ? 70.0f : 35.0f) * c->unit : 0, *p = &point[2 * i];
-        const bool level = (k & 2) != 0 || away > 0;
-        int j = i; /* the other end of the chord below the label, which starts (or, level, ends) at point i */
-        while (!level && j < DTI_REFERENCE_POINTS && !(hypotf(point[2 * j] - p[0], point[2 * j + 1] - p[1]) >= q.width)) ++j;
-        if (j >= DTI_REFERENCE_POINTS || !(p[1] < INFINITY) || !(point[2 * j + 1] < INFINITY)) continue;
-        const float angle = level ? 0 : -atan2f(point[2 * j + 1] - p[1], point[2 * j] - p[0]);
-        const float off = below ? 0.25f * size + away : -q.height - 0.15f * size - away; /* the box has air above the letters */
-        const float x = p[0] + off * sinf(angle) - (level ? q.width : 0), y = p[1] + off * cosf(angle);
-        const dti_box box = dti_box_at(x, y, q.width, q.height, angle);
-        const float taste = 0.05f * (float)(DTI_REFERENCE_POINTS - i) + (below ? 8.0f : 0) + (level ? 100.0f : 0) + 3 * away;
-        const float cost = dti_box_cost(c, &box) + taste;
-        if (cost < best) { best = cost; bx = x; by = y; b_angle = angle; b_away = below ? away : -away; at = i; }
+    const dti_paragraph q = dti_fit(r->label, size, 0.9f * (plot[2] - plot[0]), 0.3f * (plot[3] - plot[1]));
+    for (int k = 0; k < 2 * WAYS * DTI_REFERENCE_POINTS; ++k) {
+        const int i = k / (2 * WAYS), way = k / 2 % WAYS;
+        const bool below = k & 1, along = way == ALONG;
+        const float *p = &point[2 * i], *end = p, away = distance[way] * c->unit;
+        while (along && end < last && !(hypotf(end[0] - p[0], end[1] - p[1]) >= q.width)) end += 2;
+        if (end == last || !(p[1] < INFINITY) || !(end[1] < INFINITY)) continue;
+        const float angle = along ? -atan2f(end[1] - p[1], end[0] - p[0]) : 0, hair = p[0] - size;
+        const float off = below ? 0.25f * size + away : -q.height - 0.15f * size - away;
+        const float right = 0.05f * (float)(DTI_REFERENCE_POINTS - i);
+        dti_try(c, &best, (dti_spot){ .text = &q, .angle = angle,
+            .x = p[0] + off * sinf(angle) - (along ? 0 : q.width), .y = p[1] + off * cosf(angle),
+            .line = { hair, p[1], hair, p[1] + (below ? away : -away) },
+            .cost = right + (below ? 8 : 0) + (along ? 0 : 100) + 3 * away });
     }
-    if (!(best < INFINITY)) return;
-    if (fabsf(b_away) > 0) {
-        dti_mask_line(c, point[2 * at] - size, point[2 * at + 1], point[2 * at] - size, point[2 * at + 1] + b_away, 0.45f * c->unit);
-        dti_ink(c, dti_grey, 0.8f);
-    }
-    const dti_pen pen = { .weight = 0.1f, .angle = b_angle, .colour = dti_grey, .halo = best >= 400 };
-    dti_put_paragraph(c, &q, bx, by, q.width, 0, &pen);
+    dti_put_spot(c, &best, dti_quiet, 400);
 }
 
-static void dti_error_bar(dt_chart *c, float x, double lo, double hi, uint32_t colour) {
-    const float a = dti_axis_at(&c->y, lo), b = dti_axis_at(&c->y, hi), cap = 4.5f * c->unit, r = 0.8f * c->unit;
-    if (!(a < INFINITY) || !(b < INFINITY)) return;
-    dti_mask_line(c, x, a, x, b, r);
-    dti_mask_line(c, x - cap, a, x + cap, a, r);
-    dti_mask_line(c, x - cap, b, x + cap, b, r);
-    dti_ink(c, colour, 1);
-}
-
-/* Lines, then error bars, then markers, each for all series: no line hides another one's marker. */
-static void dti_draw_series(dt_chart *c, const dt_series *s, int index, int pass) {
-    const uint32_t colour = dti_palette[index % DTI_COLOURS];
-    if (pass == 0 && s->style != DT_LINE_POINTS) {
-        float *point = dti_alloc(2 * s->n * sizeof *point);
+/* Bars, those of a stack a white seam apart; or the line. */
+static void dti_draw_body(dt_chart *c, const dti_item *item) {
+    const float width = (item->n > 200 ? 0.8f : item->style == DT_LINE_DASHED ? 1.0f : 1.4f) * c->unit;
+    float bar[4];
+    for (size_t i = 0; i < item->n && item->look == DTI_BARS; ++i) {
+        if (!dti_bar_at(c, item, i, bar)) continue;
+        const float seam = dti_foot(item, i) > 0 && bar[1] - bar[3] > 3 ? c->unit : 0;
+        dti_mask_rect(c, bar[0], bar[1] - seam, bar[2], bar[3]);
+    }
+    if (item->look == DTI_LINE && item->style != DT_LINE_POINTS) {
+        float *point = dti_alloc_many(item->n, 2 * sizeof *point);
         if (!point) { dti_chart_fail(c, DT_ENOMEM); return; }
-        for (size_t i = 0; i < s->n; ++i) {
-            point[2 * i] = dti_axis_at(&c->x, s->x[i]);
-            point[2 * i + 1] = dti_axis_at(&c->y, s->y[i]);
-        }
-        const bool dashed = s->style == DT_LINE_DASHED;
-        dti_mask_path(c, point, s->n, (s->n > 200 ? 0.8f : dashed ? 1.0f : 1.4f) * c->unit, dashed ? 7 * c->unit : 0);
-        dti_ink(c, colour, 1);
+        for (size_t i = 0; i < item->n; ++i) dti_point_at(c, item, i, &point[2 * i], &point[2 * i + 1]);
+        dti_mask_path(c, point, item->n, width, item->style == DT_LINE_DASHED ? 7 * c->unit : 0);
         dti_release(point);
     }
-    const bool marked = s->style == DT_LINE_POINTS || (s->style == DT_LINE_AUTO && s->n <= 40);
-    for (size_t i = 0; i < s->n && pass > 0; ++i) {
-        const float x = dti_axis_at(&c->x, s->x[i]), y = dti_axis_at(&c->y, s->y[i]);
-        if (!(x < INFINITY) || !(y < INFINITY)) continue;
-        if (pass == 1 && s->y_min) dti_error_bar(c, x, s->y_min[i], s->y_max[i], colour);
-        if (pass == 2 && marked) dti_marker(c, x, y, (s->n > 200 ? 2.5f : 4.5f) * c->unit, index);
+    dti_ink(c, dti_colour_of(item), item->opacity);
+}
+
+static void dti_draw_errors(dt_chart *c, const dti_item *item) {
+    const float cap = 4.5f * c->unit, r = 0.8f * c->unit;
+    float point, y;
+    for (size_t i = 0; i < item->n && item->lo; ++i) {
+        const float a = dti_at_y(c, item->lo[i]), b = dti_at_y(c, item->hi[i]);
+        if (!dti_point_at(c, item, i, &point, &y) || !(a < INFINITY && b < INFINITY)) continue;
+        const float x = dti_at_x(c, item->x[i] + 0.5 * (item->left + item->right));
+        dti_mask_line(c, x, a, x, b, r);
+        dti_mask_line(c, x - cap, a, x + cap, a, r);
+        dti_mask_line(c, x - cap, b, x + cap, b, r);
+    }
+    dti_ink(c, item->look == DTI_BARS ? DTI_BLACK : dti_colour_of(item), 1);
+}
+
+static void dti_draw_markers(dt_chart *c, const dti_item *item) {
+    const float radius = (item->n > 200 ? 2.5f : 4.5f) * c->unit;
+    float x, y;
+    for (size_t i = 0; i < item->n && dti_has_markers(item); ++i)
+        if (dti_point_at(c, item, i, &x, &y)) dti_marker(c, x, y, radius, item->index);
+}
+
+/* What lies inside the axes. Lines, then error bars, then markers, each for all series: no line hides another
+   one's marker. */
+static void dti_draw_items(dt_chart *c) {
+    const float *p = c->plot, reach = 7 * c->unit; /* a marker on the edge is not cut */
+    dti_clip(c, p[0] - reach, p[1] - reach, p[2] + reach, p[3] + reach);
+    c->marking = true;
+    for (const dti_item *item = c->first; item; item = item->next)
+        if (item->look == DTI_BARS) dti_draw_body(c, item);
+    for (const dti_item *item = c->first; item; item = item->next)
+        if (item->look == DTI_REFERENCE) dti_draw_reference(c, item);
+    c->marking = false;
+    dti_mask_line(c, p[0], p[3], p[2], p[3], 0.7f * c->unit);
+    dti_ink(c, DTI_GREY, 1);
+    c->marking = true;
+    for (const dti_item *item = c->first; item; item = item->next)
+        if (item->look == DTI_LINE) dti_draw_body(c, item);
+    for (const dti_item *item = c->first; item; item = item->next)
+        if (dti_is_drawn(item)) dti_draw_errors(c, item);
+    for (const dti_item *item = c->first; item; item = item->next)
+        if (dti_is_drawn(item)) dti_draw_markers(c, item);
+    c->marking = false;
+    dti_clip(c, 0, 0, (float)c->w, (float)c->h);
+}
+
+/* The heights of bars, above them and their error bars; upright where the bars are narrower than the numbers.
+   */
+static void dti_label_bars(dt_chart *c, const dti_item *item, float size) {
+    static const dti_pen upright = { .weight = 0.1f, .colour = DTI_BLACK, .angle = DTI_UPRIGHT };
+    char text[DTI_NUMBER];
+    float bar[4];
+    for (size_t i = 0; i < item->n && item->values; ++i) {
+        const double height = item->foot && !dti_drawable(item->y[i]) ? item->foot[i] : dti_top(item, i);
+        const float top = dti_at_y(c, item->hi ? fmax(height, item->hi[i]) : height), least = fminf(7, size);
+        dti_bar_at(c, item, i, bar);
+        if (!(top < INFINITY)) continue;
+        dti_number_text(height, 3, text);
+        const float width = dti_text_width(text, SIZE_MAX), mid = 0.5f * (bar[0] + bar[2]);
+        const float fits = fminf(size, (item->stacked ? 1.9f : 1.2f) * (bar[2] - bar[0]) / width);
+        if (fits < least) dti_put(c, text, SIZE_MAX, mid + 0.5f * least, top - 6 * c->unit, least, &upright);
+        else dti_put(c, text, SIZE_MAX, mid - width * fits / 2, top - 0.55f * fits, fits, &dti_plain);
     }
 }
 
-static void dti_draw_bars(dt_chart *c, const dt_bars *b, int index) {
-    const float slot = (c->plot[2] - c->plot[0]) / (float)c->bars->groups;
-    const float foot = dti_axis_at(&c->y, c->y.scale == DT_LINEAR ? 0 : c->y.lo);
-    const float fill = 0.74f * slot, wide = b->stacked ? 0.8f * fill : fill / (float)b->series;
-    for (size_t g = 0; g < b->groups; ++g) {
-        double sum = 0;
-        for (size_t s = 0; s < b->series; ++s) {
-            const double v = b->y[s * b->groups + g];
-            const float left = dti_axis_at(&c->x, (double)g) - (b->stacked ? wide : fill) / 2 + (b->stacked ? 0 : (float)s * wide);
-            const float from = b->stacked && s ? dti_axis_at(&c->y, sum) : foot, to = dti_axis_at(&c->y, b->stacked ? sum + v : v);
-            if (!(to < INFINITY)) continue;
-            sum += v;
-            const float gap = b->series > 1 && !b->stacked ? 0.05f * wide : 0;
-            const float seam = b->stacked && fabsf(from - to) > 3 ? 0.5f * c->unit : 0;
-            dti_mask_rect(c, left + gap, from - seam, left + wide - gap, to + (s + 1 < b->series ? seam : 0));
-            dti_ink(c, dti_palette[(index + (int)s) % DTI_COLOURS], 1);
-            if (b->y_min) dti_error_bar(c, left + wide / 2, b->y_min[s * b->groups + g], b->y_max[s * b->groups + g], dti_black);
-        }
-    }
+static dti_pen dti_tag_pen(const dti_tag *t) {
+    return (dti_pen){ .weight = 0.115f, .colour = dti_colour_of(t->item) };
 }
 
-/* The heights of bars, above them; upright where the bars are narrower than the numbers. */
-static void dti_label_bars(dt_chart *c, const dt_bars *b, float size) {
-    const float slot = (c->plot[2] - c->plot[0]) / (float)c->bars->groups, fill = 0.74f * slot;
-    const float wide = b->stacked ? slot : fill / (float)b->series;
-    for (size_t g = 0; g < b->groups; ++g)
-        for (size_t s = 0; s < (b->stacked ? 1 : b->series); ++s) {
-            double v = b->stacked ? 0 : b->y[s * b->groups + g];
-            for (size_t k = 0; k < b->series && b->stacked; ++k) v += isfinite(b->y[k * b->groups + g]) ? b->y[k * b->groups + g] : 0;
-            const double tip = b->y_max ? fmax(v, b->y_max[s * b->groups + g]) : v;
-            const float mid = dti_axis_at(&c->x, (double)g) + (b->stacked ? 0 : ((float)s + 0.5f) * wide - fill / 2);
-            const float top = dti_axis_at(&c->y, tip);
-            char text[DTI_NUMBER];
-            if (!(top < INFINITY)) continue;
-            dti_number_text(v, 3, text);
-            float width = dti_text_width(text, SIZE_MAX);
-            const float shrunk = fminf(size, 1.1f * wide / width), least = fminf(7, size), angle = shrunk < least ? DTI_UPRIGHT : 0;
-            const dti_pen pen = { .size = fmaxf(shrunk, least), .weight = 0.1f, .angle = angle, .colour = dti_black };
-            width *= pen.size;
-            if (pen.angle > 0) dti_put(c, text, SIZE_MAX, mid + 0.5f * pen.size, top - 6 * c->unit, &pen);
-            else dti_put(c, text, SIZE_MAX, mid - width / 2, top - 0.55f * pen.size, &pen);
-        }
-}
-
-/* Where each tag's series ends, in the order in which dti_layout_tags found them. */
-static void dti_place_tags(dt_chart *c, dti_layout *l) {
-    int at = 0;
-    for (const dti_item *item = c->first; item; item = item->next) {
-        if (item->kind == DTI_SERIES && item->as.series.label && at < l->tags) {
-            dti_series_end(c, &item->as.series, &l->tag[at].x, &l->tag[at].y);
-            ++at;
-        }
-        if (item->kind != DTI_BARS || !item->as.bars.labels) continue;
-        const dt_bars *b = &item->as.bars; /* stacked: the middle of each part of the last stack */
-        double sum = 0;
-        for (size_t s = 0; s < b->series; ++s) {
-            const double v = b->y[s * b->groups + b->groups - 1];
-            if (b->labels[s] && at < l->tags) {
-                l->tag[at].x = c->plot[2] - 0.204f * (c->plot[2] - c->plot[0]) / (float)b->groups; /* see dti_draw_bars */
-                const float foot = dti_axis_at(&c->y, fmax(sum, c->y.lo)), top = dti_axis_at(&c->y, fmax(sum + (isfinite(v) ? v : 0), c->y.lo));
-                l->tag[at++].y = 0.5f * (foot + top);
-            }
-            sum += isfinite(v) ? v : 0;
-        }
-    }
-}
-
-/* A tag inside the plot: beside its point, on whichever side is free, farther off with a line to it if none is. */
+/* A tag inside the plot: beside its point, on whichever side is free, farther off with a line to it if none
+   is. */
 static void dti_label_point(dt_chart *c, const dti_tag *t) {
-    static const signed char side[8][2] = { { 1, 0 }, { 0, -1 }, { 0, 1 }, { -1, 0 }, { 1, -1 }, { 1, 1 }, { -1, -1 }, { -1, 1 } };
-    const dti_pen pen = { .weight = 0.115f, .colour = dti_palette[t->index % DTI_COLOURS] };
-    float best = INFINITY, bx = 0, by = 0, end_x = t->x, end_y = t->y;
+    static const signed char side[8][2] = {
+        { 1, 0 }, { 0, -1 }, { 0, 1 }, { -1, 0 }, { 1, -1 }, { 1, 1 }, { -1, -1 }, { -1, 1 }
+    };
+    dti_spot best = { .cost = INFINITY };
     for (int k = 0; k < 32; ++k) {
         const float dx = side[k % 8][0], dy = side[k % 8][1], off = (9 + 20 * (float)(k / 8)) * c->unit;
-        const float x = t->x + dx * off + (dx - 1) / 2 * t->p.width, y = t->y + dy * off + (dy - 1) / 2 * t->p.height;
-        const dti_box box = dti_box_at(x, y, t->p.width, t->p.height, 0);
-        const float cost = dti_box_cost(c, &box) + 5 * (float)k;
         const float lead = k < 8 ? 0 : off - 4 * c->unit;
-        if (cost < best) { best = cost; bx = x; by = y; end_x = t->x + dx * lead; end_y = t->y + dy * lead; }
+        dti_try(c, &best, (dti_spot){ .text = &t->p, .cost = 5 * (float)k,
+            .x = t->x + dx * off + (dx - 1) / 2 * t->p.width,
+            .y = t->y + dy * off + (dy - 1) / 2 * t->p.height,
+            .line = { t->x, t->y, t->x + dx * lead, t->y + dy * lead } });
     }
-    if (hypotf(end_x - t->x, end_y - t->y) > 0) {
-        dti_mask_line(c, t->x, t->y, end_x, end_y, 0.45f * c->unit);
-        dti_ink(c, pen.colour, 0.7f);
-    }
-    dti_put_paragraph(c, &t->p, bx, by, t->p.width, 0, &pen);
+    dti_put_spot(c, &best, dti_tag_pen(t), INFINITY);
 }
 
-/* Tags at the right edge: each as near as it can be to where its line ends, in the same order, none overlapping. */
+/* Moves tags, sorted from the top down, apart: neighbours push each other by half of what they overlap; then
+   those at the ends back onto the canvas, and their neighbours with them. */
+static void dti_spread_tags(dti_tag **tag, int n, float gap, float top, float foot) {
+    for (int round = 0; round < 300; ++round)
+        for (int i = 1; i < n; ++i) {
+            const float over = tag[i - 1]->top + tag[i - 1]->p.height + gap - tag[i]->top;
+            if (over > 0) tag[i - 1]->top -= over / 2, tag[i]->top += over / 2;
+        }
+    for (int i = 0; i < n; ++i) {
+        tag[i]->top = fmaxf(tag[i]->top, top);
+        top = tag[i]->top + tag[i]->p.height + gap;
+    }
+    for (int i = n; i-- > 0;) {
+        tag[i]->top = fminf(tag[i]->top, foot - tag[i]->p.height);
+        foot = tag[i]->top - gap;
+    }
+}
+
+/* Tags at the right edge: each as near as it can be to where its line ends, in the same order, none
+   overlapping. */
 static void dti_draw_tags(dt_chart *c, dti_layout *l) {
-    const float u = c->unit, gap = 0.3f * l->size;
+    const float u = c->unit;
     dti_tag *order[DTI_TAGS];
     int n = 0;
-    for (int i = 0; i < l->tags; ++i) { /* insertion sort by height */
+    for (int i = 0; i < l->tags; ++i) {
         dti_tag *t = &l->tag[i];
+        dti_item_end(c, t->item, &t->x, &t->y);
         t->top = t->y - 0.5f * t->p.height + 0.1f * l->size; /* the box has air above the letters */
         if (t->inside) { dti_label_point(c, t); continue; }
-        int at = n++;
+        int at = n++; /* sorted in by height */
         for (; at > 0 && order[at - 1]->y > t->y; --at) order[at] = order[at - 1];
         order[at] = t;
     }
-    for (int round = 0; round < 300; ++round) /* neighbours push each other apart by half of what they overlap */
-        for (int i = 1; i < n; ++i) {
-            const float over = order[i - 1]->top + order[i - 1]->p.height + gap - order[i]->top;
-            if (over > 0) { order[i - 1]->top -= over / 2; order[i]->top += over / 2; }
-        }
-    float limit = c->plot[1] - 0.8f * l->size;
-    for (int i = 0; i < n; ++i) { order[i]->top = fmaxf(order[i]->top, limit); limit = order[i]->top + order[i]->p.height + gap; }
-    limit = c->plot[3] + l->size;
-    for (int i = n; i-- > 0;) { order[i]->top = fminf(order[i]->top, limit - order[i]->p.height); limit = order[i]->top - gap; }
+    dti_spread_tags(order, n, 0.3f * l->size, c->plot[1] - 0.8f * l->size, c->plot[3] + l->size);
     for (int i = 0; i < n; ++i) {
         const dti_tag *t = order[i];
-        const dti_pen pen = { .weight = 0.115f, .colour = dti_palette[t->index % DTI_COLOURS] };
+        const bool bar = t->item->look == DTI_BARS;
+        const dti_pen pen = dti_tag_pen(t);
         const float mid = t->top + 0.5f * t->p.height - 0.1f * l->size, left = c->plot[2] + 14 * u;
-        if (fabsf(mid - t->y) > 0.5f * l->size || t->block) { /* a thin line leads to a label that had to move */
-            dti_mask_line(c, t->x + (t->block ? 2 : 7) * u, t->y, left - 4 * u, mid, 0.45f * u);
+        if (fabsf(mid - t->y) > 0.5f * l->size || bar) { /* a thin line leads to a label that had to move */
+            dti_mask_line(c, t->x + (bar ? 2 : 7) * u, t->y, left - 4 * u, mid, 0.45f * u);
             dti_ink(c, pen.colour, 0.7f);
         }
         dti_put_paragraph(c, &t->p, left, t->top, t->p.width, 0, &pen);
     }
 }
 
-/* Columns and magnification of a sheet of pictures on `width` pixels; returns the height it takes. */
-static float dti_sheet(const dt_chart *c, const dt_images *m, float width, float *caption, size_t *columns, int *zoom) {
-    const float gap = 6 * c->unit;
-    *columns = m->columns ? m->columns : (size_t)ceil(sqrt((double)m->n * 1.7));
-    if (*columns > m->n) *columns = m->n;
-    *zoom = (int)fmaxf(1, fminf(6, floorf((width / (float)*columns - gap) / (float)m->width)));
-    *caption = 0;
-    for (size_t i = 0; m->captions && i < m->n; ++i) {
-        const dti_paragraph p = dti_wrap(m->captions[i], fmaxf(6, 10 * c->unit), (float)(*zoom * m->width) + gap * 0.5f);
-        *caption = fmaxf(*caption, p.height + 8 * c->unit);
+/* A sheet of pictures: how many in a row; how often each pixel is repeated, so that it stays a square; the gap
+   between pictures, the width and the height of a caption. */
+typedef struct dti_sheet { size_t columns; int zoom; float gap, room, caption; } dti_sheet;
+
+/* Lays the pictures out, `width` wide; returns the height they take. */
+static float dti_sheet_size(const dt_chart *c, const dti_item *item, float width, dti_sheet *s) {
+    const dt_images *m = &item->images;
+    s->gap = 6 * c->unit;
+    s->columns = dti_min_size(item->n, m->columns ? m->columns : (size_t)ceil(sqrt((double)item->n * 1.7)));
+    s->zoom = (int)fmaxf(1, fminf(6, floorf((width / (float)s->columns - s->gap) / (float)m->width)));
+    s->room = (float)(s->zoom * m->width) + s->gap / 2;
+    s->caption = 0;
+    for (size_t i = 0; item->names && i < item->n; ++i) {
+        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s->room);
+        s->caption = fmaxf(s->caption, p.height + 8 * c->unit);
     }
-    return (float)((m->n + *columns - 1) / *columns) * ((float)(m->height * *zoom) + gap + *caption);
+    const size_t rows = (item->n + s->columns - 1) / s->columns;
+    return (float)rows * ((float)(m->height * s->zoom) + s->gap + s->caption);
 }
 
-/* Pictures in rows, magnified by a whole number so that a pixel stays a square. */
-static void dti_draw_images(dt_chart *c, const dt_images *m) {
-    size_t columns;
-    int zoom;
-    float caption;
-    if (m->n == 0) return;
-    dti_sheet(c, m, c->plot[2] - c->plot[0], &caption, &columns, &zoom);
-    const float pitch = (c->plot[2] - c->plot[0]) / (float)columns, gap = 6 * c->unit;
-    const int tile_w = m->width * zoom, tile_h = m->height * zoom;
-    const size_t plane = (size_t)(m->width * m->height);
-    for (size_t i = 0; i < m->n; ++i) {
-        const float fx = c->plot[0] + (float)(i % columns) * fminf(pitch, (float)tile_w + 4 * gap);
-        const int left = (int)fx, top = (int)(c->plot[1] + (float)(i / columns) * ((float)tile_h + gap + caption));
+static void dti_draw_images(dt_chart *c, const dti_item *item) {
+    const dt_images *m = &item->images;
+    const float width = c->plot[2] - c->plot[0];
+    dti_sheet s;
+    dti_sheet_size(c, item, width, &s);
+    const int wide = m->width * s.zoom, high = m->height * s.zoom;
+    const size_t plane = (size_t)m->width * (size_t)m->height;
+    const float pitch = fminf(width / (float)s.columns, (float)wide + 4 * s.gap);
+    for (size_t i = 0; i < item->n; ++i) {
+        const float fx = c->plot[0] + (float)(i % s.columns) * pitch;
+        const float fy = c->plot[1] + (float)(i / s.columns) * ((float)high + s.gap + s.caption);
+        const int left = (int)fx, top = (int)fy;
         const uint8_t *source = m->pixels + i * plane * (size_t)m->channels;
-        for (int y = 0; y < tile_h && top + y < c->h; ++y)
-            for (int x = 0; x < tile_w && left + x < c->w; ++x)
-                for (int k = 0; k < 3; ++k) {
-                    const size_t from = (m->channels == 3 ? (size_t)k * plane : 0) + (size_t)(y / zoom * m->width + x / zoom);
-                    const size_t to = (size_t)(top + y) * (size_t)c->w + (size_t)(left + x);
-                    c->rgb[3 * to + (size_t)k] = (float)source[from] / 255;
-                }
-        if (!m->captions) continue;
-        const float room = (float)tile_w + gap * 0.5f;
-        const dti_paragraph p = dti_wrap(m->captions[i], fmaxf(6, 10 * c->unit), room);
-        const dti_pen black = { .weight = 0.1f, .colour = dti_black };
-        dti_put_paragraph(c, &p, fx - gap * 0.25f, (float)(top + tile_h) + 2 * c->unit, room, 0.5f, &black);
+        for (int y = 0; y < high && top + y < c->h; ++y)
+            for (int x = 0; x < wide && left + x < c->w; ++x) {
+                const uint8_t *from = source + y / s.zoom * m->width + x / s.zoom;
+                float *to = &c->rgb[3 * ((size_t)(top + y) * (size_t)c->w + (size_t)(left + x))];
+                for (size_t k = 0; k < 3; ++k) to[k] = (float)from[m->channels == 3 ? k * plane : 0] / 255;
+            }
+        if (!item->names) continue;
+        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s.room);
+        dti_put_paragraph(c, &p, fx - s.gap / 4, (float)(top + high) + 2 * c->unit, s.room, 0.5f, &dti_plain);
     }
-}
-
-static void dti_draw_histogram(dt_chart *c, const dti_item *item) {
-    for (size_t i = 0; i < item->as.histogram.bins; ++i) {
-        const double from = item->as.histogram.from + item->as.histogram.step * (double)i;
-        const float a = dti_axis_at(&c->x, from), b = dti_axis_at(&c->x, from + item->as.histogram.step);
-        const float top = dti_axis_at(&c->y, item->as.histogram.count[i]), seam = b - a > 4 ? 0.5f : 0;
-        if (top < INFINITY) dti_mask_rect(c, a + seam, dti_axis_at(&c->y, c->y.scale == DT_LINEAR ? 0 : c->y.lo), b - seam, top);
-    }
-    dti_ink(c, dti_palette[item->index % DTI_COLOURS], 0.85f);
-}
-
-/* What lies inside the axes, from the back to the front. */
-static void dti_draw_items(dt_chart *c) {
-    const float *p = c->plot, reach = 7 * c->unit; /* a marker on the edge is not cut */
-    dti_chart_clip(c, p[0] - reach, p[1] - reach, p[2] + reach, p[3] + reach);
-    c->marking = true;
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (item->kind == DTI_BARS && item->as.bars.groups) dti_draw_bars(c, &item->as.bars, item->index);
-        else if (item->kind == DTI_HISTOGRAM) dti_draw_histogram(c, item);
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (item->kind == DTI_REFERENCE) dti_draw_reference(c, &item->as.reference);
-    c->marking = false;
-    dti_mask_line(c, p[0], p[3], p[2], p[3], 0.7f * c->unit);
-    dti_ink(c, dti_grey, 1);
-    c->marking = true;
-    for (int pass = 0; pass < 3; ++pass)
-        for (const dti_item *item = c->first; item; item = item->next)
-            if (item->kind == DTI_SERIES && item->as.series.n) dti_draw_series(c, &item->as.series, item->index, pass);
-    c->marking = false;
-    dti_chart_clip(c, 0, 0, (float)c->w, (float)c->h);
 }
 
 /* ==== [E8.7] Writing ===================================================== */
@@ -14344,59 +14552,70 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
     const float area = (float)c->w * (float)c->h / (1200.0f * 750.0f);
     c->unit = fmaxf(0.3f, powf(area, area < 1 ? 0.35f : 0.5f)); /* small pictures keep readable letters */
     if (images && c->desc.height == 0) {
-        size_t columns;
-        int zoom;
-        float caption;
         dti_layout l = { 0 };
+        dti_sheet sheet;
         c->unit = fmaxf(0.5f, (float)c->w / 1200);
-        dti_chart_layout(c, &l, false);
+        dti_layout_frame(c, &l);
         const float around = (float)c->h - (c->plot[3] - c->plot[1]);
-        const float sheet = dti_sheet(c, &images->as.images, (float)c->w - 2 * l.margin, &caption, &columns, &zoom);
-        c->h = (int)fminf(8192, around + sheet + 4 * c->unit);
+        const float high = dti_sheet_size(c, images, (float)c->w - 2 * l.margin, &sheet);
+        c->h = (int)fminf(8192, around + high + 4 * c->unit);
     }
     const size_t pixels = (size_t)c->w * (size_t)c->h;
-    dti_release(c->rgb); dti_release(c->mask); dti_release(c->busy); dti_release(c->bytes);
+    dti_release(c->rgb), dti_release(c->mask), dti_release(c->busy), dti_release(c->bytes);
     c->rgb = dti_alloc(3 * pixels * sizeof *c->rgb);
     c->mask = dti_alloc(pixels * sizeof *c->mask);
     c->busy = dti_alloc(pixels);
     c->bytes = dti_alloc(3 * pixels);
     if (!c->rgb || !c->mask || !c->busy || !c->bytes) return DT_ENOMEM;
     for (size_t i = 0; i < 3 * pixels; ++i) c->rgb[i] = 1;
-    c->dirty[0] = c->dirty[1] = INT_MAX;
-    c->dirty[2] = c->dirty[3] = 0;
     c->text_count = 0;
-    dti_chart_clip(c, 0, 0, (float)c->w, (float)c->h);
+    dti_clip(c, 0, 0, (float)c->w, (float)c->h);
+    dti_ink(c, DTI_WHITE, 0); /* nothing is dirty */
     return DT_OK;
 }
 
-static dt_err dti_chart_draw(dt_chart *c) {
+static dt_err dti_draw_axes(dt_chart *c, dti_layout *l) {
+    DT_TRY(dti_layout_axes(c, l));
+    for (const dti_item *item = c->first; item; item = item->next)
+        if (item->look == DTI_SHADE) dti_draw_shade(c, item);
+    dti_draw_minor(c, &c->x, true);
+    dti_draw_minor(c, &c->y, false);
+    dti_draw_x_axis(c, l->small);
+    dti_draw_y_axis(c, l->small);
+    dti_draw_names(c, l);
+    dti_draw_items(c);
+    if (l->direct) dti_draw_tags(c, l);
+    for (const dti_item *item = c->first; item; item = item->next) {
+        if (item->look == DTI_BARS) dti_label_bars(c, item, l->small);
+        if (item->look == DTI_REFERENCE) dti_label_reference(c, item, l->small);
+        if (item->look == DTI_SHADE) dti_label_shade(c, item, l->small);
+    }
+    return DT_OK;
+}
+
+/* A chart that can be asked for something: it is there, and nothing has failed. */
+static dt_err dti_chart_good(const dt_chart *c) {
     if (!c) return dt_fail(DT_ENOMEM, "chart: no memory for the chart itself");
-    if (c->failed != DT_OK) return dt_fail(c->failed, "%s", c->why);
-    dti_layout l = { 0 };
+    return c->failed == DT_OK ? DT_OK : dt_fail(c->failed, "%s", c->why);
+}
+
+static dt_err dti_chart_draw(dt_chart *c) {
+    DT_TRY(dti_chart_good(c));
     const dti_item *images = NULL;
     bool axes = false;
     for (const dti_item *item = c->first; item; item = item->next)
-        if (item->kind == DTI_IMAGES) images = item->as.images.n ? item : images; else axes = true;
+        if (item->look == DTI_IMAGES) images = item->n ? item : images; else axes = true;
     axes = axes || !images;
     DT_TRY(dti_chart_canvas(c, axes ? NULL : images));
-    if (axes) dti_chart_ranges(c), dti_chart_missed(c);
-    dti_chart_layout(c, &l, axes);
-    if (axes) {
-        for (const dti_item *item = c->first; item; item = item->next)
-            if (item->kind == DTI_SHADE) dti_draw_shade(c, &item->as.shade);
-        dti_draw_axes(c, &l);
-        dti_draw_items(c);
-        dti_place_tags(c, &l);
-        if (l.direct) dti_draw_tags(c, &l);
-        for (const dti_item *item = c->first; item; item = item->next) {
-            if (item->kind == DTI_BARS && item->as.bars.values) dti_label_bars(c, &item->as.bars, l.small);
-            if (item->kind == DTI_REFERENCE && item->as.reference.label) dti_label_reference(c, &item->as.reference, l.small);
-            if (item->kind == DTI_SHADE) dti_label_shade(c, &item->as.shade, l.small);
-        }
-    } else dti_draw_images(c, &images->as.images);
+    dti_layout l = { 0 };
+    if (axes) dti_chart_ranges(c), dti_caption_words(c), dti_label_words(c);
+    dti_layout_frame(c, &l);
+    if (axes) DT_TRY(dti_draw_axes(c, &l));
+    else dti_draw_images(c, images);
     dti_draw_frame(c, &l, axes);
-    for (size_t i = 0; i < 3 * (size_t)c->w * (size_t)c->h; ++i) c->bytes[i] = (uint8_t)(fminf(1, fmaxf(0, c->rgb[i])) * 255 + 0.5f);
-    return c->failed == DT_OK ? DT_OK : dt_fail(c->failed, "%s", c->why);
+    for (size_t i = 0; i < 3 * (size_t)c->w * (size_t)c->h; ++i)
+        c->bytes[i] = (uint8_t)(fminf(1, fmaxf(0, c->rgb[i])) * 255 + 0.5f);
+    return dti_chart_good(c);
 }
 
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
@@ -14410,16 +14629,16 @@ DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
 DT_API dt_err dt_chart_check(dt_chart *c) {
     DT_TRY(dti_chart_draw(c));
     for (int i = 0; i < c->text_count; ++i) {
-        const dti_text *t = &c->texts[i];
+        const dti_text *t = &c->texts[i], *other = c->texts;
         for (int k = 0; k < 4; ++k) {
             const float x = t->box.corner[k][0], y = t->box.corner[k][1];
             if (x < 0 || y < 0 || x > (float)c->w || y > (float)c->h)
-                return dt_fail(DT_ESHAPE, "chart: text \"%s\" reaches (%.0f, %.0f), outside of the canvas of %d x %d",
-                               t->head, (double)x, (double)y, c->w, c->h);
+                return dt_fail(DT_ESHAPE, "chart: text \"%s\" reaches (%.0f, %.0f), outside of the canvas of "
+                               "%d x %d", t->head, (double)x, (double)y, c->w, c->h);
         }
-        for (int j = 0; j < i; ++j)
-            if (dti_boxes_meet(&t->box, &c->texts[j].box, 0.5f))
-                return dt_fail(DT_ESHAPE, "chart: texts \"%s\" and \"%s\" overlap", c->texts[j].head, t->head);
+        for (; other < t; ++other)
+            if (dti_boxes_meet(&t->box, &other->box, 0.5f))
+                return dt_fail(DT_ESHAPE, "chart: texts \"%s\" and \"%s\" overlap", other->head, t->head);
     }
     return DT_OK;
 }
@@ -14444,69 +14663,53 @@ static void dti_csv_text(FILE *f, const char *s) {
 }
 
 /* One line: series, x, y, min, max. name stands for x where that is a group; NaN is left empty. */
-static void dti_csv_row(FILE *f, const char *series, const char *name, double x, double y, double lo, double hi) {
-    const double v[4] = { x, y, lo, hi };
+static void dti_csv_row(FILE *f, const char *series, const char *name, const double v[4]) {
     dti_csv_text(f, series);
     for (int i = 0; i < 4; ++i) {
+        char number[DTI_NUMBER] = "";
         fputc(',', f);
+        if (!isnan(v[i])) dti_print(number, sizeof number, "%.9g", v[i]);
         if (i == 0 && name) dti_csv_text(f, name);
-        else if (!isnan(v[i])) {
-            char number[DTI_NUMBER];
-            dti_print(number, sizeof number, "%.9g", v[i]);
-            fputs(number, f);
-        }
+        else fputs(number, f);
     }
     fputc('\n', f);
 }
 
-static void dti_csv_item(FILE *f, const dti_item *item, double x_lo, double x_hi) {
-    if (item->kind == DTI_SERIES) {
-        const dt_series *s = &item->as.series;
-        for (size_t i = 0; i < s->n; ++i)
-            dti_csv_row(f, s->label, NULL, s->x[i], s->y[i], s->y_min ? s->y_min[i] : NAN, s->y_max ? s->y_max[i] : NAN);
-    } else if (item->kind == DTI_BARS) {
-        const dt_bars *b = &item->as.bars;
-        for (size_t i = 0; i < b->groups * b->series; ++i) {
-            const size_t g = i % b->groups;
-            dti_csv_row(f, b->labels ? b->labels[i / b->groups] : NULL, b->names ? b->names[g] : NULL, (double)g,
-                        b->y[i], b->y_min ? b->y_min[i] : NAN, b->y_max ? b->y_max[i] : NAN);
-        }
-    } else if (item->kind == DTI_HISTOGRAM) {
-        for (size_t i = 0; i < item->as.histogram.bins; ++i) {
-            const double middle = item->as.histogram.from + item->as.histogram.step * ((double)i + 0.5);
-            dti_csv_row(f, item->as.histogram.label, NULL, middle, item->as.histogram.count[i], NAN, NAN);
-        }
-    } else if (item->kind == DTI_REFERENCE) { /* its two ends */
-        const dt_reference *r = &item->as.reference;
-        const bool whole = !(r->from != 0 || r->to != 0);
-        const double x[2] = { whole ? x_lo : r->from, whole ? x_hi : r->to };
-        for (int i = 0; i < 2; ++i) dti_csv_row(f, r->label, NULL, x[i], r->slope * x[i] + r->offset, NAN, NAN);
-    } else if (item->kind == DTI_IMAGES) {
-        for (size_t i = 0; i < item->as.images.n; ++i) {
-            const char *const *captions = item->as.images.captions;
-            dti_csv_row(f, captions ? captions[i] : NULL, NULL, (double)i, NAN, NAN, NAN);
-        }
+/* Points; of a reference its two ends, of pictures their captions. */
+static void dti_csv_item(FILE *f, const dt_chart *c, const dti_item *item) {
+    double end[2], v[4] = { NAN, NAN, NAN, NAN };
+    dti_reference_ends(c, item, &end[0], &end[1]);
+    for (size_t i = 0; i < 2 && item->look == DTI_REFERENCE; ++i) {
+        v[0] = end[i], v[1] = item->slope * end[i] + item->offset;
+        dti_csv_row(f, item->label, NULL, v);
+    }
+    for (size_t i = 0; i < item->n; ++i) {
+        const char *name = item->names ? item->names[i] : NULL;
+        v[0] = item->x ? item->x[i] : (double)i;
+        if (item->y) v[1] = item->y[i];
+        if (item->lo) v[2] = item->lo[i], v[3] = item->hi[i];
+        if (item->look == DTI_IMAGES) dti_csv_row(f, name, NULL, v);
+        else dti_csv_row(f, item->label, name, v);
     }
 }
 
 DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     char path[1024];
-    DTI_NEED(png, "png", DT_EARG);
-    if (!c) return dt_fail(DT_ENOMEM, "chart: no memory for the chart itself");
-    if (c->failed != DT_OK) return dt_fail(c->failed, "%s", c->why);
-    const size_t n = strlen(png), stem = n > 4 && strcmp(png + n - 4, ".png") == 0 ? n - 4 : n;
-    if (stem + 5 > sizeof path) return dt_fail(DT_EARG, "chart: the path \"%.40s...\" has %zu bytes, more than 1019", png, n);
-    snprintf(path, sizeof path, "%.*s.csv", (int)stem, png);
     dti_output out;
+    DTI_NEED(png, "png", DT_EARG);
+    DT_TRY(dti_chart_good(c));
+    const size_t n = strlen(png), stem = n > 4 && strcmp(png + n - 4, ".png") == 0 ? n - 4 : n;
+    if (stem + 5 > sizeof path)
+        return dt_fail(DT_EARG, "chart: the path \"%.40s...\" has %zu bytes, more than 1019", png, n);
+    snprintf(path, sizeof path, "%.*s.csv", (int)stem, png);
     DT_TRY(dti_output_open(&out, path));
-    FILE *f = out.file;
     dti_chart_ranges(c);
-    fprintf(f, "series,");
-    dti_csv_text(f, c->desc.x_label ? c->desc.x_label : "x");
-    fputc(',', f);
-    dti_csv_text(f, c->desc.y_label ? c->desc.y_label : "y");
-    fprintf(f, ",min,max\n");
-    for (const dti_item *item = c->first; item; item = item->next) dti_csv_item(f, item, c->x.lo, c->x.hi);
+    fprintf(out.file, "series,");
+    dti_csv_text(out.file, c->desc.x_label ? c->desc.x_label : "x");
+    fputc(',', out.file);
+    dti_csv_text(out.file, c->desc.y_label ? c->desc.y_label : "y");
+    fprintf(out.file, ",min,max\n");
+    for (const dti_item *item = c->first; item; item = item->next) dti_csv_item(out.file, c, item);
     return dti_output_close(&out);
 }
 

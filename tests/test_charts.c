@@ -289,7 +289,7 @@ static void histograms_count_everything(void **state) {
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = "uniform", .x_label = "value", .y_label = "count" });
     dt_chart_histogram(c, &(dt_histogram){ .n = 1000, .values = v, .bins = 10 });
     double sum = 0;
-    for (size_t i = 0; i < 10; ++i) sum += c->first->as.histogram.count[i];
+    for (size_t i = 0; i < 10; ++i) sum += c->first->y[i];
     assert_true(fabs(sum - 999) < 0.5);
     assert_sound(c);
     dt_chart_free(c);
@@ -457,6 +457,63 @@ static void what_is_left_out_is_said(void **state) {
     dt_chart_free(c);
 }
 
+static void an_axis_without_its_zero_says_so(void **state) {
+    (void)state;
+    static const struct { double lo, hi; dt_axis_scale scale; dt_tick_format format; const char *want; } cases[] = {
+        { 0.94, 0.96, DT_LINEAR, DT_TICKS_PERCENT, "y (axis from 94.0%)" }, { 0.4, 0.9, DT_LINEAR, DT_TICKS_PLAIN, "y" },
+        { 0.6, 0.9, DT_LINEAR, DT_TICKS_PLAIN, "y (axis from 0.60)" }, { -5, -4, DT_LINEAR, DT_TICKS_PLAIN, "y (axis up to -4.0)" },
+        { -1, 4, DT_LINEAR, DT_TICKS_PLAIN, "y" }, { 0.94, 0.96, DT_LOG10, DT_TICKS_PLAIN, "y" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        const double y[2] = { cases[i].lo, cases[i].hi };
+        dt_chart *c = dt_chart_new(&(dt_chart_desc){ .y_label = "y", .y_scale = cases[i].scale, .y_format = cases[i].format });
+        dt_chart_line(c, &(dt_series){ .n = 2, .x = xs, .y = y });
+        assert_sound(c);
+        assert_sound(c);
+        assert_string_equal(c->y_label, cases[i].want);
+        dt_chart_free(c);
+    }
+}
+
+/* Many lines are drawn, but no more labels than can be told apart; and a canvas that the texts fill is refused. */
+static void what_cannot_be_read_is_refused(void **state) {
+    (void)state;
+    for (int labels = 39; labels <= 42; ++labels) {
+        dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = "many" });
+        for (int k = 0; k < 200; ++k) {
+            char name[16];
+            const double y[2] = { k, k + 1 };
+            snprintf(name, sizeof name, "line %d", k + 1);
+            dt_chart_line(c, &(dt_series){ .label = k < labels ? name : NULL, .n = 2, .x = xs, .y = y });
+        }
+        assert_int_equal(dt_chart_check(c), labels <= 40 ? DT_OK : DT_EARG);
+        if (labels > 40) assert_non_null(strstr(dt_error(), "\"line 41\" is label 41"));
+        dt_chart_free(c);
+    }
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = "a title", .caption = "a caption", .width = 90, .height = 40 });
+    dt_chart_line(c, &(dt_series){ .label = "a label", .n = 5, .x = xs, .y = ys });
+    assert_int_equal(dt_chart_write(c, "never.png"), DT_ESHAPE);
+    assert_non_null(strstr(dt_error(), "no room for a plot on 90 x 40 pixels"));
+    dt_chart_free(c);
+}
+
+/* The legend shows a series as the plot does: with a marker only if it has markers, and a line only if it has one. */
+static void a_legend_shows_what_is_drawn(void **state) {
+    (void)state;
+    int dark[4];
+    for (int style = 0; style < 4; ++style) {
+        int w, h;
+        dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = "legend" });
+        dt_chart_line(c, &(dt_series){ .label = "a", .n = 5, .x = xs, .y = ys, .style = (dt_line_style)style });
+        dt_chart_bars(c, &(dt_bars){ .groups = 2, .series = 1, .labels = (const char *const[]){ "b" }, .y = ys }); /* no room at the right */
+        const uint8_t *p = dt_chart_pixels(c, &w, &h);
+        assert_non_null(p);
+        dark[style] = ink(p, w, 26, 60, 26 + 29, 100);
+        dt_chart_free(c);
+    }
+    assert_true(dark[DT_LINE_AUTO] > dark[DT_LINE_PLAIN] && dark[DT_LINE_PLAIN] > dark[DT_LINE_DASHED]);
+    assert_true(dark[DT_LINE_AUTO] > dark[DT_LINE_POINTS] && dark[DT_LINE_POINTS] > 50);
+}
+
 /* ---- Files and failures ---- */
 
 static void png_and_csv_are_written(void **state) {
@@ -566,6 +623,9 @@ int main(void) {
         cmocka_unit_test(powers_of_ten_read_well),
         cmocka_unit_test(ticks_tell_their_values_apart),
         cmocka_unit_test(what_is_left_out_is_said),
+        cmocka_unit_test(an_axis_without_its_zero_says_so),
+        cmocka_unit_test(what_cannot_be_read_is_refused),
+        cmocka_unit_test(a_legend_shows_what_is_drawn),
         cmocka_unit_test(png_and_csv_are_written),
         cmocka_unit_test(a_path_that_cannot_be_written_is_named),
         cmocka_unit_test(a_bad_size_is_an_argument_error),
