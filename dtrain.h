@@ -1642,7 +1642,7 @@ DT_API void dt_sampler_free(dt_sampler *s) {
 /* One step's images: rows of a data set [S4] that this rank holds. */
 typedef struct dt_batch {
     const uint8_t *pixels;   /* (N,C,H,W), the whole data set */
-    const uint8_t *labels;   /* (N) */
+    const uint8_t *labels;   /* (N); or NULL: nothing is known, and dt_backward refuses */
     const float *mean, *std; /* (C): x = (pixel/255 - mean) / std */
     const uint32_t *index;   /* (count) rows of this rank's samples */
     uint32_t count;          /* 0 is allowed: a rank without work in this step */
@@ -1652,6 +1652,9 @@ typedef struct dt_batch {
     /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
     int channels, height, width;
     uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
+    /* (N, target_width) numbers that are wanted instead of labels, one for each output of the net */
+    const float *targets;
+    int target_width;
 } dt_batch;
 
 typedef struct dt_batches_desc {
@@ -3430,11 +3433,78 @@ DT_API void dt_batchnorm2d(dt_net *net, const char *name, const dt_batchnorm2d_d
 
 /* ==== [S7] Losses ======================================================= */
 
-/* ==== [S7.1] Log-softmax and negative log-likelihood ======================= */
+/* ==== [S7.1] What a loss is =============================================== */
 
-/* The end of every net. For one image with logits z[k] and label t:
-     logp[k] = z[k] - max - log(sum_j exp(z[j] - max))       loss = -logp[t]
-     d loss / d z[k] = exp(logp[k]) - [k == t] */
+/* A loss says in one number how far a sample's K last outputs z[0..K-1], the logits, are from what
+   was wanted of them: a label, or a row of K targets. Training makes its mean over the global batch
+   small, and backward begins with its derivative by each logit. A loss is a subsection below, whole,
+   and a row of the table behind them. */
+#ifdef DTI_DECLARE
+typedef enum dt_loss {
+    DT_CROSS_ENTROPY,        /* one of K classes is right [S7.2] */
+    DT_MEAN_SQUARED,         /* K numbers are wanted [S7.3] */
+    DT_BINARY_CROSS_ENTROPY, /* K questions, each with yes or no [S7.4] */
+    DT_LOSSES
+} dt_loss;
+/* "cross-entropy", "mean squared error", ...; "?" for none of them */
+DT_API const char *dt_loss_name(dt_loss loss);
+#endif
+
+#ifdef DTI_IMPLEMENT
+/* What is wanted of a lane group. Of lanes that hold no sample nothing is. */
+typedef struct dti_wanted {
+    int count;               /* lanes with a sample, the first ones */
+    const int *label;        /* [16]; -1: the batch has none */
+    const float *target;     /* [K][16]; NULL: the batch has none, or the loss wants labels */
+} dti_wanted;
+
+typedef struct dti_loss_class {
+    const char *name;
+    bool targets;            /* wants a target for each output, not a label */
+    float low, high;         /* between these a target makes sense */
+    /* z [K][16] -> logp [K][16], if the loss has a notion of probability; loss [16]: each sample's,
+       0 where nothing is wanted */
+    void (*forward)(int K, const float *z, const dti_wanted *w, float *logp, float *loss);
+    bool probabilities;      /* forward writes logp */
+    /* dz [K][16] = scale * d loss / d z, overwritten; 0 in lanes without a sample */
+    void (*backward)(int K, const float *z, const float *logp, const dti_wanted *w, float scale,
+                     float *dz);
+    /* is that lane's sample right? Where nobody can say, false */
+    bool (*right)(int K, const float *z, const dti_wanted *w, int lane);
+} dti_loss_class;
+
+/* A label is right if its logit is the largest; of equal ones the first counts. */
+static bool dti_largest_is_label(int K, const float *z, const dti_wanted *w, int lane) {
+    int best = 0;
+    for (int k = 1; k < K; ++k)
+        best = z[k * DT_LANES + lane] > z[best * DT_LANES + lane] ? k : best;
+    return best == w->label[lane];
+}
+#endif
+
+/* ==== [S7.2] Cross-entropy ================================================= */
+
+/* One of K classes is right. The logits become probabilities, positive and of sum 1, by the softmax
+
+     p[k] = exp(z[k]) / sum_j exp(z[j])          log p[k] = z[k] - log(sum_j exp(z[j]))
+
+   and the loss is -log p[t] of the right class t. Why the logarithm: samples are independent, so what
+   the net holds for probable of all of them together is a product; its logarithm is a sum over
+   samples, whose mean a batch can estimate, and to make the product large is to make -log small. It
+   is 0 where the net is sure and right, log K where it knows nothing, and grows without bound where
+   it is sure and wrong.
+
+   The derivative is the softmax minus one where the label is:
+
+     loss     = log(sum_j exp(z[j])) - z[t]
+     d/dz[k] of the first term  = exp(z[k]) / sum_j exp(z[j])  =  p[k]
+     d/dz[k] of the second term = [k == t]
+     d loss / d z[k]            = p[k] - [k == t]
+
+   so each logit is pushed by exactly as much as its probability is off, and the pushes add up to 0.
+
+   exp(z) overflows from z = 89 on, but only differences of logits count: the largest is taken off all
+   of them first. */
 #ifdef DTI_IMPLEMENT
 /* logp [K][16] from logits [K][16]. */
 static void dti_log_softmax(int classes, const float *z, float *logp) {
@@ -3450,15 +3520,112 @@ static void dti_log_softmax(int classes, const float *z, float *logp) {
         for (int l = 0; l < DT_LANES; ++l) logp[k * DT_LANES + l] = z[k * DT_LANES + l] - max[l];
 }
 
-/* dz [K][16], overwritten: (exp(logp) - onehot) * scale; zero in the lanes from `count` on, which hold no image. */
-static void dti_nll_backward(int classes, const float *logp, const int *label, int count,
-                             float scale, float *dz) {
-    for (int k = 0; k < classes; ++k)
-        for (int l = 0; l < DT_LANES; ++l)
-            dz[k * DT_LANES + l] =
-                l < count
-                    ? (dti_exp(logp[k * DT_LANES + l]) - (k == label[l] ? 1.0f : 0.0f)) * scale
-                    : 0.0f;
+static void dti_cross_entropy_forward(int K, const float *z, const dti_wanted *w, float *logp,
+                                      float *loss) {
+    dti_log_softmax(K, z, logp);
+    for (int l = 0; l < DT_LANES; ++l)
+        loss[l] = w->label[l] >= 0 ? -logp[w->label[l] * DT_LANES + l] : 0.0f;
+}
+
+/* loss = -logp[t]  =>  dz[k] = exp(logp[k]) - [k == t] */
+static void dti_cross_entropy_backward(int K, const float *z, const float *logp,
+                                       const dti_wanted *w, float scale, float *dz) {
+    (void)z;
+    for (int k = 0; k < K; ++k)
+        for (int l = 0; l < DT_LANES; ++l) {
+            const float p = dti_exp(logp[k * DT_LANES + l]), one = k == w->label[l] ? 1.0f : 0.0f;
+            dz[k * DT_LANES + l] = l < w->count ? (p - one) * scale : 0.0f;
+        }
+}
+#endif
+
+/* ==== [S7.3] Mean squared error =========================================== */
+
+/* K numbers are wanted: loss = 1/K sum_k (z[k] - t[k])^2. Its derivative, 2/K (z[k] - t[k]), grows
+   with the distance: one target far away from all others outweighs many near ones. Targets of about
+   the size 1 train best; what one sample's loss may be ends at 2^20 (dt_forward).
+
+   A label stands for the row of targets that is 1 at its class and 0 elsewhere; of a net with one
+   output, for the number that it is. */
+#ifdef DTI_IMPLEMENT
+static void dti_mean_squared_forward(int K, const float *z, const dti_wanted *w, float *logp,
+                                     float *loss) {
+    float sum[DT_LANES] = { 0 };
+    (void)logp;
+    for (int i = 0; i < K * DT_LANES && w->target; ++i) {
+        const float off = z[i] - w->target[i];
+        sum[i % DT_LANES] += off * off;
+    }
+    for (int l = 0; l < DT_LANES; ++l) loss[l] = sum[l] / (float)K;
+}
+
+/* loss = 1/K sum (z-t)^2  =>  dz = 2/K (z-t) */
+static void dti_mean_squared_backward(int K, const float *z, const float *logp,
+                                      const dti_wanted *w, float scale, float *dz) {
+    const float each = 2.0f * scale / (float)K;
+    (void)logp;
+    for (int i = 0; i < K * DT_LANES; ++i)
+        dz[i] = i % DT_LANES < w->count ? (z[i] - w->target[i]) * each : 0.0f;
+}
+
+/* Of a number nobody can say that it is right, but of a class. */
+static bool dti_mean_squared_right(int K, const float *z, const dti_wanted *w, int lane) {
+    return K > 1 && dti_largest_is_label(K, z, w, lane);
+}
+#endif
+
+/* ==== [S7.4] Binary cross-entropy ========================================= */
+
+/* K questions, each with its own yes or no: p = sigmoid(z) [S6.9] is held for the probability of yes,
+   and t, 0 or 1 or between, for what is wanted. The loss of a question is cross-entropy [S7.2] over
+   its two answers, and a sample's the mean of its K:
+
+     -t log p - (1-t) log(1-p)  =  max(z,0) - z t + log(1 + exp(-|z|))          dz = p - t
+
+   The left side loses all digits, or divides by 0, once p has been rounded to 1; the right side,
+   which is the same, does not: its exp never sees a positive number. log p itself is
+   min(z,0) - log(1 + exp(-|z|)). Labels stand for targets as in [S7.3]. */
+#ifdef DTI_IMPLEMENT
+static void dti_binary_forward(int K, const float *z, const dti_wanted *w, float *logp,
+                               float *loss) {
+    float sum[DT_LANES] = { 0 };
+    for (int i = 0; i < K * DT_LANES; ++i) {
+        const float below = z[i] < 0.0f ? z[i] : 0.0f, rest = log1pf(dti_exp(-fabsf(z[i])));
+        logp[i] = below - rest;
+        if (w->target) sum[i % DT_LANES] += (z[i] - below) - z[i] * w->target[i] + rest;
+    }
+    for (int l = 0; l < DT_LANES; ++l) loss[l] = sum[l] / (float)K;
+}
+
+static void dti_binary_backward(int K, const float *z, const float *logp, const dti_wanted *w,
+                                float scale, float *dz) {
+    const float each = scale / (float)K;
+    (void)logp;
+    for (int i = 0; i < K * DT_LANES; ++i) {
+        const float off = dti_logistic(z[i]) - w->target[i];
+        dz[i] = i % DT_LANES < w->count ? off * each : 0.0f;
+    }
+}
+
+/* Every answer is on the side of its target. */
+static bool dti_binary_right(int K, const float *z, const dti_wanted *w, int lane) {
+    bool right = true;
+    for (int i = lane; i < K * DT_LANES; i += DT_LANES)
+        right = right && (z[i] > 0.0f) == (w->target[i] > 0.5f);
+    return K > 1 && w->label[lane] >= 0 ? dti_largest_is_label(K, z, w, lane) : right;
+}
+
+static const dti_loss_class dti_losses[] = {
+    { "cross-entropy", false, 0.0f, 0.0f, dti_cross_entropy_forward, true,
+      dti_cross_entropy_backward, dti_largest_is_label },
+    { "mean squared error", true, -FLT_MAX, FLT_MAX, dti_mean_squared_forward, false,
+      dti_mean_squared_backward, dti_mean_squared_right },
+    { "binary cross-entropy", true, 0.0f, 1.0f, dti_binary_forward, true, dti_binary_backward,
+      dti_binary_right },
+};
+
+DT_API const char *dt_loss_name(dt_loss loss) {
+    return (unsigned)loss < DT_LOSSES ? dti_losses[loss].name : "?";
 }
 #endif
 
@@ -3471,7 +3638,7 @@ static void dti_nll_backward(int classes, const float *logp, const int *label, i
    nothing is allocated until dt_net_free.
 
    A step is dt_net_load (which images), dt_forward, dt_backward, and then an
-   optimizer [S9]. The loss is the mean negative log-likelihood over the global
+   optimizer [S9]. What is made small is the mean loss [S7] over the global
    batch, that is over the samples of all ranks; a rank's gradient is therefore
    its share of the whole, and shares are summed (dt_average_gradients, [S11]). */
 #ifdef DTI_DECLARE
@@ -3484,12 +3651,15 @@ typedef struct dt_build_desc {
     /* convolutions by their definition, never by Winograd's algorithm [E1.8]: slower, rounded less
        */
     bool direct;
+    dt_loss loss;            /* 0: DT_CROSS_ENTROPY */
 } dt_build_desc;
 
 /* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
 typedef struct dt_score {
     int64_t loss_fixed;      /* sum of the samples' losses in units of 2^-24, each rounded once */
-    int64_t correct, count;  /* samples whose largest logit is their label; samples */
+    /* samples that are right: with labels, the largest logit is the label's; with binary targets, all
+       of them are met; with other targets none, as nobody can say. And samples that were scored */
+    int64_t correct, count;
 } dt_score;
 
 /* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for weights and
@@ -3498,17 +3668,22 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc);
 /* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own; NULL on error. */
 DT_API dt_net *dt_net_clone(const dt_net *net);
 
-/* dt_net_load: packs the images into lanes and keeps the labels; the batch's arrays may go. DT_ESHAPE, DT_EARG or DT_EDATA
-   if it does not fit the net, and then there is nothing to run until a load succeeds. */
+/* dt_net_load: packs the images into lanes and keeps labels or targets, as the loss wants them [S7];
+   the batch's arrays may go. Without any, dt_forward gives logits and no score. DT_ESHAPE, DT_EARG or
+   DT_EDATA if it does not fit the net, and then there is nothing to run until a load succeeds. */
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
 /* true after build; false turns dropout off. A change needs a dt_forward before the next dt_backward */
 DT_API void dt_net_training(dt_net *net, bool training);
-/* logits, log-probabilities, score. DT_ENUMERIC if a loss is not finite, or this thread's processor
-   is not set to IEEE 754 (see [E1.9]) */
+/* logits, log-probabilities, score. DT_ENUMERIC if a sample's loss is not finite, or above 2^20, or
+   this thread's processor is not set to IEEE 754 (see [E1.9]) */
 DT_API dt_err dt_forward(dt_net *net);
 /* gradients of this rank's share, overwritten; needs dt_forward before it. DT_ENUMERIC names the
    tensor whose gradient is not finite or does not fit */
 DT_API dt_err dt_backward(dt_net *net);
+/* dt_backward_from: the same for a loss of one's own. dlogits [count][dt_net_classes]: the derivative
+   of the global batch's loss by each logit of this rank's samples, taken as it is (a mean is divided
+   by global_count already). Neither labels nor targets are needed. */
+DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits);
 
 /* During dt_backward, fn(user, offset, count) is called as soon as gradients offset..offset+count-1 hold this rank's
    whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. From
@@ -3542,8 +3717,8 @@ DT_API size_t dt_net_bytes(const dt_net *net);                 /* memory the net
 /* useful flop of forward and backward for one sample */
 DT_API double dt_net_flops(const dt_net *net);
 DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt_forward */
-/* logits and log-probabilities of sample i of the batch, after dt_forward; out has dt_net_classes() floats. DT_EARG if
-   there is no such sample */
+/* logits and log-probabilities of sample i of the batch, after dt_forward; out has dt_net_classes()
+   floats. DT_EARG if there is no such sample, or the loss knows no probabilities */
 DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
 DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
 /* one line a layer: name, shape, parameters, flop */
@@ -3584,6 +3759,7 @@ struct dt_net {
     bool training;
     /* there is a batch; its logits; and what dt_backward needs beside them */
     bool loaded, forwarded, masked;
+    bool wanted;             /* the batch says what is wanted of it */
     int params, classes;
     dt_param *param;
     char (*param_name)[DTI_NAME + 32];
@@ -3595,7 +3771,9 @@ struct dt_net {
     float *values, *grad;    /* [count] */
     /* [dti_tail + DTI_SCORE] exact sums of the gradient, wide ones of statistics, then the score */
     int64_t *fixed;
+    const dti_loss_class *loss;
     float *group_grad, *scratch, *logp;
+    float *target;           /* [max_groups][classes][16], if the loss wants targets */
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
     int *label;              /* [max_groups][16] */
     dt_score score;
@@ -3987,6 +4165,8 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
     net->sample = dti_take(base, &used, G, DT_LANES, sizeof(uint32_t));
     net->label = dti_take(base, &used, G, DT_LANES, sizeof(int));
     net->logp = dti_take(base, &used, G, (size_t)net->classes * DT_LANES, f);
+    const size_t targets = net->loss->targets ? (size_t)net->classes * DT_LANES : 0;
+    net->target = dti_take(base, &used, G, targets, f);
     for (int i = 0; i < net->ops; ++i) {
         dti_op *op = &net->op[i];
         op->notes = dti_take(base, &used, G, op->notes_bytes, 1);
@@ -4052,6 +4232,7 @@ static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
     if (!desc) return dt_fail(DT_EARG, "dt_net_build: desc must not be NULL");
     if (desc->batch < 1 || desc->batch > 1 << 20)
         return dt_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
+    DT_TRY(dti_check_enum("net", "loss", desc->loss, DT_LOSSES));
     if (net->list.layers == 0) return dt_fail(DT_EARG, "net: it has no layers");
     const int *out = dti_tensor_shape(&net->list, net->list.layers);
     if (out[1] != 1 || out[2] != 1)
@@ -4075,6 +4256,7 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     DT_TRY(dti_build_check(net, desc));
     DT_TRY(dti_check_arithmetic());
     net->desc = *desc;
+    net->loss = &dti_losses[desc->loss];
     net->classes = dti_tensor_shape(&net->list, net->list.layers)[0];
     net->max_groups = (desc->batch + DT_LANES - 1) / DT_LANES;
     dti_plan_parameters(net);
@@ -4152,12 +4334,13 @@ static dt_err dti_check_images(const dt_net *net, const char *name, int channels
 static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     const int *in = dti_image_shape(net);
     const bool told = batch->channels || batch->height || batch->width;
-    if (batch->count &&
-        !(batch->pixels && batch->labels && batch->mean && batch->std && batch->index))
-        return dt_fail(
-            DT_EARG,
-            "net: of a batch of %u samples, pixels, labels, mean, std and index must not be NULL",
-            (unsigned)batch->count);
+    if (batch->count && !(batch->pixels && batch->mean && batch->std && batch->index))
+        return dt_fail(DT_EARG,
+                       "net: of a batch of %u samples, pixels, mean, std and index must not be NULL",
+                       (unsigned)batch->count);
+    if (batch->targets && batch->target_width != net->classes)
+        return dt_fail(DT_ESHAPE, "net: rows of %d targets, the net has %d outputs",
+                       batch->target_width, net->classes);
     if (batch->count > (uint32_t)net->max_groups * DT_LANES)
         return dt_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count,
                        net->max_groups * DT_LANES);
@@ -4232,6 +4415,33 @@ static void dti_load_lanes(dt_net *net, int g) {
             memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
 }
 
+static dt_err dti_load_label(dt_net *net, uint32_t i) {
+    const dt_batch *b = &net->batch;
+    const bool number = net->loss->targets && net->classes == 1; /* wanted as it is, no class */
+    net->label[i] = i < b->count ? b->labels ? b->labels[b->index[i]] : -1 : 0;
+    if (net->label[i] < net->classes || number) return DT_OK;
+    return dt_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes",
+                   (unsigned)net->sample[i], net->label[i], net->classes);
+}
+
+/* What is wanted of each output: the row of targets, or what the label stands for [S7.3]. */
+static dt_err dti_load_targets(dt_net *net, uint32_t i) {
+    const dt_batch *b = &net->batch;
+    const size_t K = (size_t)net->classes;
+    float *lane = net->target + i / DT_LANES * K * DT_LANES + i % DT_LANES;
+    for (size_t k = 0; k < K; ++k) {
+        float t = 0.0f;
+        if (i < b->count && b->targets) t = b->targets[b->index[i] * K + k];
+        else if (i < b->count) t = K == 1 ? (float)net->label[i] : net->label[i] == (int)k;
+        if (!(t >= net->loss->low && t <= net->loss->high))
+            return dt_fail(DT_EDATA, "net: sample %u wants %g of output %zu; %s takes %g to %g",
+                           (unsigned)net->sample[i], (double)t, k, net->loss->name,
+                           (double)net->loss->low, (double)net->loss->high);
+        lane[k * DT_LANES] = t;
+    }
+    return DT_OK;
+}
+
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
     DT_TRY(dti_ready(__func__, net));
     net->loaded = net->forwarded = net->masked = false;
@@ -4239,12 +4449,11 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
     DT_TRY(dti_check_batch(net, batch));
     net->batch = *batch;
     net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
+    net->wanted = batch->labels || (batch->targets && net->loss->targets) || batch->count == 0;
     for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
         net->sample[i] = i < batch->count ? batch->index[i] : UINT32_MAX;
-        net->label[i] = i < batch->count ? batch->labels[batch->index[i]] : 0;
-        if (net->label[i] >= net->classes)
-            return dt_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes",
-                           (unsigned)net->sample[i], net->label[i], net->classes);
+        DT_TRY(dti_load_label(net, i));
+        if (net->wanted && net->loss->targets) DT_TRY(dti_load_targets(net, i));
     }
     for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
     net->loaded = true;
@@ -4285,23 +4494,33 @@ static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
     return dt_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
 }
 
+static dti_wanted dti_wanted_of(const dt_net *net, int g) {
+    const uint32_t left = net->batch.count - (uint32_t)g * DT_LANES;
+    return (dti_wanted){
+        .count = (int)dti_min_u32(DT_LANES, left),
+        .label = net->label + g * DT_LANES,
+        .target = net->wanted && net->loss->targets
+                      ? net->target + (size_t)g * (size_t)net->classes * DT_LANES
+                      : NULL
+    };
+}
+
+static float *dti_logp_of(const dt_net *net, int g) {
+    return net->logp + (size_t)g * (size_t)net->classes * DT_LANES;
+}
+
 /* Loss and score of one lane group from its logits. */
 static dt_err dti_score_group(dt_net *net, int g) {
-    const int classes = net->classes, *label = net->label + g * DT_LANES;
+    const dti_wanted wanted = dti_wanted_of(net, g);
     const float *z = dti_lanes_of(dti_logits(net)->value, g);
-    float *logp = net->logp + (size_t)g * (size_t)classes * DT_LANES;
-    int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
-    dti_log_softmax(classes, z, logp);
-    for (int l = 0; l < lanes; ++l) {
-        float loss = -logp[label[l] * DT_LANES + l];
-        int best = 0;
-        for (int k = 1; k < classes; ++k)
-            best = z[k * DT_LANES + l] > z[best * DT_LANES + l] ? k : best;
-        if (!(loss < 0x1p20f)) return dti_bad_loss(net, net->sample[g * DT_LANES + l], loss);
-        net->score.loss_fixed += (int64_t)((double)loss * 0x1p24 + 0.5);
-        net->score.correct += best == label[l];
+    float loss[DT_LANES];
+    net->loss->forward(net->classes, z, &wanted, dti_logp_of(net, g), loss);
+    for (int l = 0; l < wanted.count && net->wanted; ++l) {
+        if (!(loss[l] < 0x1p20f)) return dti_bad_loss(net, net->sample[g * DT_LANES + l], loss[l]);
+        net->score.loss_fixed += (int64_t)((double)loss[l] * 0x1p24 + 0.5);
+        net->score.correct += net->loss->right(net->classes, z, &wanted, l);
+        ++net->score.count;
     }
-    net->score.count += lanes;
     return DT_OK;
 }
 
@@ -4496,26 +4715,13 @@ static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int begin, 
     return DT_OK;
 }
 
-/* d loss / d logits, of every group. */
-static void dti_loss_backward(dt_net *net) {
-    const int classes = net->classes;
-    for (int g = 0; g < net->groups; ++g) {
-        const int lanes = (int)dti_min_u32(DT_LANES, net->batch.count - (uint32_t)g * DT_LANES);
-        dti_nll_backward(classes, net->logp + (size_t)g * (size_t)classes * DT_LANES,
-                         net->label + g * DT_LANES, lanes, 1.0f / (float)net->batch.global_count,
-                         dti_lanes_of(dti_logits(net)->grad, g));
-    }
-}
-
-DT_API dt_err dt_backward(dt_net *net) {
-    DT_TRY(dti_ready(__func__, net));
-    if (!net->masked) return dt_fail(DT_EARG, "net: dt_forward comes before dt_backward");
+/* All layers, once the logits' gradient stands. */
+static dt_err dti_backward(dt_net *net) {
     const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
     dt_err error = DT_OK;
     dti_pass run = dti_pass_of(net, &error);
     if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
     else memset(net->fixed, 0, net->trained * sizeof(int64_t));
-    dti_loss_backward(net);
     if (net->groups == 0) DT_TRY(dti_backward_sums(net, &run));
     for (int end = net->ops, begin; end > 0; end = begin) {
         begin = net->op[end - 1].begin;
@@ -4527,6 +4733,37 @@ DT_API dt_err dt_backward(dt_net *net) {
     if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
     dti_settle_statistics(net, false);
     return DT_OK;
+}
+
+static dt_err dti_may_go_back(const char *who, const dt_net *net) {
+    DT_TRY(dti_ready(who, net));
+    return net->masked ? DT_OK : dt_fail(DT_EARG, "net: dt_forward comes before %s", who);
+}
+
+DT_API dt_err dt_backward(dt_net *net) {
+    DT_TRY(dti_may_go_back(__func__, net));
+    if (!net->wanted)
+        return dt_fail(DT_EARG, "dt_backward: the batch has no %s, and the loss is %s",
+                       net->loss->targets ? "targets and no labels" : "labels", net->loss->name);
+    for (int g = 0; g < net->groups; ++g) {
+        const dti_wanted wanted = dti_wanted_of(net, g);
+        net->loss->backward(net->classes, dti_lanes_of(dti_logits(net)->value, g),
+                            dti_logp_of(net, g), &wanted, 1.0f / (float)net->batch.global_count,
+                            dti_lanes_of(dti_logits(net)->grad, g));
+    }
+    return dti_backward(net);
+}
+
+DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits) {
+    DT_TRY(dti_may_go_back(__func__, net));
+    DTI_NEED(dlogits || net->batch.count == 0, "dlogits", DT_EARG);
+    const size_t K = (size_t)net->classes;
+    for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
+        float *dz = dti_lanes_of(dti_logits(net)->grad, (int)(i / DT_LANES)) + i % DT_LANES;
+        for (size_t k = 0; k < K; ++k)
+            dz[k * DT_LANES] = i < net->batch.count ? dlogits[i * K + k] : 0.0f;
+    }
+    return dti_backward(net);
 }
 #endif
 
@@ -4606,6 +4843,8 @@ DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out) {
 
 DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
     DT_TRY(dti_check_lane(__func__, net, i, out));
+    if (!net->loss->probabilities)
+        return dt_fail(DT_EARG, "%s: %s knows no probabilities", __func__, net->loss->name);
     dti_lane_out(net, net->logp, (size_t)net->classes * DT_LANES, i, out);
     return DT_OK;
 }
@@ -6084,6 +6323,7 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     const uint64_t settings[] = { net->desc.seed,
                                   net->desc.float_sums,
                                   net->desc.direct,
+                                  (uint64_t)net->desc.loss,
                                   net->count,
                                   (uint64_t)net->list.layers,
                                   d->seed,
@@ -9042,7 +9282,7 @@ DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, flo
     for (int i = 0; i < 3 * DT_LANES; ++i) z[i] = (float)(i / DT_LANES) * *ones;
     dti_log_softmax(3, z, z);
     for (int i = 0; i < 3 * DT_LANES; ++i)                      /* 2.4076059 = log(1 + e + e*e) */
-        if (!(fabsf(z[i] - ((float)(i / DT_LANES) - 2.4076059f)) < 1e-6f)) return "exp and log of [S7.1]";
+        if (!(fabsf(z[i] - ((float)(i / DT_LANES) - 2.4076059f)) < 1e-6f)) return "exp and log of [S7.2]";
     for (int i = 0; i < N; ++i) sum += ones[i], x[i] = (ones[i] + 0x1p-25f) - ones[i];
     for (int i = 0; i < N; ++i)
         if (sum != 0x1p24f || x[i] != 0.0f) return "a sum keeps its order";

@@ -172,17 +172,43 @@ class OneLayer(torch.nn.Module):
 
 
 def layer_case(out, name, layer):
-    """All logits of one batch; all gradients."""
+    """All logits of one batch; every third gradient."""
     net = OneLayer(layer)
     x, y = data(net)
     w = start(net)
     z = net.forward(x[rows(0)], w)
     F.cross_entropy(z, y[rows(0)]).backward()
     record(out, name + " y", z.detach().numpy())
-    record(out, name + " g", np.concatenate([p.grad.numpy().ravel() for p in w]))
+    record(out, name + " g", np.concatenate([p.grad.numpy().ravel() for p in w])[::3])
+
+
+def targets(low, high):
+    """A row of five for each image."""
+    n = Numbers(11)
+    unit = [np.float32(n.byte()) / np.float32(255) for _ in range(IMAGES * 5)]
+    return torch.from_numpy((np.float32(low) + np.float32(high - low) * np.array(unit, dtype=np.float32)).astype(np.float64)).reshape(IMAGES, 5)
+
+
+def loss_case(out, name, loss):
+    """The loss of one batch; every third gradient. loss(logits, labels, rows of the targets)"""
+    net = OneLayer(torch.tanh)
+    x, y = data(net)
+    w = start(net)
+    value = loss(net.forward(x[rows(0)], w), y[rows(0)], rows(0))
+    value.backward()
+    record(out, name + " l", [value.item()])
+    record(out, name + " g", np.concatenate([p.grad.numpy().ravel() for p in w])[::3])
 
 
 def steps(out):
+    one_hot = lambda y: F.one_hot(y, 5).double()
+    binary = F.binary_cross_entropy_with_logits
+    loss_case(out, "cross-entropy", lambda z, y, i: F.cross_entropy(z, y))
+    loss_case(out, "mean squared", lambda z, y, i: F.mse_loss(z, targets(-1, 1)[i]))
+    loss_case(out, "mean squared, labels", lambda z, y, i: F.mse_loss(z, one_hot(y)))
+    loss_case(out, "binary", lambda z, y, i: binary(z, targets(0, 1)[i]))
+    loss_case(out, "binary, labels", lambda z, y, i: binary(z, one_hot(y)))
+    loss_case(out, "own loss", lambda z, y, i: (z.abs() ** 3).sum() / 7)
     layer_case(out, "avgpool", lambda x: F.avg_pool2d(x, 2))
     layer_case(out, "avgpool padded", lambda x: F.avg_pool2d(x, 4, padding=2))
     layer_case(out, "avgpool global", lambda x: x.mean((2, 3)))

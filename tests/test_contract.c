@@ -324,6 +324,7 @@ static void rows_of_builders(void) {
         REFUSES(dt_net_build(NULL, &four), DT_ENOMEM, "memory");
         REFUSES(dt_net_build(net, NULL), DT_EARG, "desc must not be NULL");
         REFUSES(dt_net_build(net, &(dt_build_desc){ .batch = INT_MAX }), DT_EARG, "batch 2147483647");
+        REFUSES(dt_net_build(net, &(dt_build_desc){ .batch = 4, .loss = DT_LOSSES }), DT_EARG, "no loss number 3");
         WORKS(dt_net_build(net, &four) == DT_OK);
         REFUSES(dt_net_build(net, &four), DT_EARG, "built already");
         dt_net_free(net);
@@ -349,7 +350,7 @@ static void rows_of_running(void) {
         REFUSES(dt_net_load(NULL, &batch), DT_EARG, "net must not be NULL");
         REFUSES(dt_net_load(net, NULL), DT_EARG, "batch must not be NULL");
         REFUSES(dt_net_load(none, &batch), DT_EARG, "dt_net_build comes first");
-        const size_t parts[] = { offsetof(dt_batch, pixels), offsetof(dt_batch, labels), offsetof(dt_batch, mean), offsetof(dt_batch, std), offsetof(dt_batch, index) };
+        const size_t parts[] = { offsetof(dt_batch, pixels), offsetof(dt_batch, mean), offsetof(dt_batch, std), offsetof(dt_batch, index) };
         for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i) {
             b = batch;
             memset((char *)&b + parts[i], 0, sizeof(void *));
@@ -365,6 +366,8 @@ static void rows_of_running(void) {
         REFUSES(dt_net_load(net, &b), DT_EARG, "standard deviation 0");
         b = batch, b.mean = &(float){ NAN };
         REFUSES(dt_net_load(net, &b), DT_EARG, "the mean nan");
+        b = batch, b.labels = NULL, b.targets = (const float[64]){ 0 }, b.target_width = 2;
+        REFUSES(dt_net_load(net, &b), DT_ESHAPE, "rows of 2 targets, the net has 3 outputs");
         b = (dt_batch){ .global_count = 4 };
         WORKS(dt_net_load(net, &b) == DT_OK && dt_forward(net) == DT_OK && dt_backward(net) == DT_OK); /* a rank without work */
     }
@@ -397,6 +400,23 @@ static void rows_of_running(void) {
         REFUSES(dt_forward(net), DT_ENUMERIC, "conv.weight[0] is nan");
         REFUSES(dt_backward(net), DT_EARG, "dt_forward comes before");
         dt_net_values(net)[0] = 0.0f;
+    }
+    ROW(dt_backward_from) {
+        dt_batch b = batch;
+        REFUSES(dt_backward_from(NULL, out), DT_EARG, "net must not be NULL");
+        REFUSES(dt_backward_from(none, out), DT_EARG, "dt_net_build comes first");
+        b.labels = NULL; /* logits, and no loss */
+        WORKS(dt_net_load(net, &b) == DT_OK);
+        REFUSES(dt_backward_from(net, (const float[12]){ 0 }), DT_EARG, "dt_forward comes before dt_backward_from");
+        WORKS(dt_forward(net) == DT_OK && dt_net_score(net).count == 0);
+        REFUSES(dt_backward(net), DT_EARG, "the batch has no labels, and the loss is cross-entropy");
+        REFUSES(dt_backward_from(net, NULL), DT_EARG, "dlogits must not be NULL");
+        WORKS(dt_backward_from(net, (const float[12]){ 0 }) == DT_OK);
+        REFUSES(dt_backward_from(net, (const float[12]){ NAN }), DT_ENUMERIC, "gradient of");
+    }
+    ROW(dt_loss_name) {
+        WORKS(strcmp(dt_loss_name(DT_LOSSES), "?") == 0);
+        WORKS(strcmp(dt_loss_name((dt_loss)-1), "?") == 0);
     }
     ROW(dt_net_on_gradient) NEUTRAL(DONE(dt_net_on_gradient(NULL, NULL, NULL)), "net must not be NULL");
     ROW(dt_net_on_sums) NEUTRAL(DONE(dt_net_on_sums(NULL, NULL, NULL)), "net must not be NULL");

@@ -132,7 +132,7 @@ static void small_layers(void **state) {
         snprintf(record, sizeof record, "%s y", layers[i].name);
         const double outputs = distance(record, z[0], 1, BATCH * 5);
         snprintf(record, sizeof record, "%s g", layers[i].name);
-        const double gradients = distance(record, dt_net_gradients(net), 1, dt_net_count(net));
+        const double gradients = distance(record, dt_net_gradients(net), 3, (dt_net_count(net) + 2) / 3);
         conforms(layers[i].name, fmax(outputs, gradients), 1e-5);
         dt_net_free(net);
     }
@@ -211,6 +211,153 @@ static void elementwise(void **state) {
     assert_true(fabsf(dti_tanh(0.0f)) <= 0.0f);
 }
 
+/* ---- Losses. */
+
+static float targets[IMAGES * 5];
+static void make_targets(float low, float high) {
+    uint32_t x = 11;
+    for (size_t i = 0; i < IMAGES * 5; ++i) targets[i] = low + (high - low) * ((float)(next_number(&x) >> 24) / 255.0f);
+}
+
+static dt_net *loss_net(dt_loss loss) {
+    dt_net *net = dt_net_new(3, 17, 13);
+    dt_conv2d(net, "conv", &(dt_conv2d_desc){ .out = 4, .kernel = 3 });
+    dt_tanh(net);
+    dt_linear(net, "fc", 5);
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = BATCH, .direct = true, .loss = loss }));
+    reference_values(net);
+    return net;
+}
+
+static void losses(void **state) {
+    (void)state;
+    static const struct { const char *name; dt_loss loss; bool labels; float low; } cases[] = {
+        { "cross-entropy", DT_CROSS_ENTROPY, true, 0.0f },
+        { "mean squared", DT_MEAN_SQUARED, false, -1.0f }, { "mean squared, labels", DT_MEAN_SQUARED, true, 0.0f },
+        { "binary", DT_BINARY_CROSS_ENTROPY, false, 0.0f }, { "binary, labels", DT_BINARY_CROSS_ENTROPY, true, 0.0f },
+    };
+    make_data(3 * 17 * 13, 5);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        char record[32];
+        dt_net *net = loss_net(cases[i].loss);
+        dt_batch batch = batch_of_step(0);
+        make_targets(cases[i].low, 1.0f);
+        if (!cases[i].labels) batch.labels = NULL, batch.targets = targets, batch.target_width = 5;
+        ok(dt_net_load(net, &batch));
+        ok(dt_forward(net));
+        ok(dt_backward(net));
+        const dt_score score = dt_net_score(net);
+        const float loss = (float)dt_score_loss(&score);
+        int64_t correct = 0;
+        for (int n = 0; n < BATCH; ++n) {
+            float z[5];
+            int best = 0, sides = 0;
+            ok(dt_net_logits(net, n, z));
+            for (int k = 0; k < 5; ++k) best = z[k] > z[best] ? k : best, sides += (z[k] > 0.0f) == (targets[5 * rows[n] + (uint32_t)k] > 0.5f);
+            correct += cases[i].labels ? best == labels[rows[n]] : cases[i].loss == DT_BINARY_CROSS_ENTROPY && sides == 5;
+        }
+        assert_int_equal(score.count, BATCH);
+        assert_int_equal(score.correct, correct);
+        snprintf(record, sizeof record, "%s l", cases[i].name);
+        const double value = distance(record, &loss, 1, 1);
+        snprintf(record, sizeof record, "%s g", cases[i].name);
+        conforms(cases[i].name, fmax(value, distance(record, dt_net_gradients(net), 3, (dt_net_count(net) + 2) / 3)), 1e-5);
+        dt_net_free(net);
+    }
+}
+
+/* sum |z|^3 / 7, which is no mean and knows no labels. */
+static void a_loss_of_ones_own(void **state) {
+    (void)state;
+    make_data(3 * 17 * 13, 5);
+    dt_net *net = loss_net(DT_CROSS_ENTROPY);
+    dt_batch batch = batch_of_step(0);
+    float dz[BATCH][5];
+    batch.labels = NULL;
+    ok(dt_net_load(net, &batch));
+    ok(dt_forward(net));
+    double sum = 0.0;
+    for (int n = 0; n < BATCH; ++n) {
+        ok(dt_net_logits(net, n, dz[n]));
+        for (int k = 0; k < 5; ++k) {
+            const float z = dz[n][k];
+            sum += pow(fabs((double)z), 3.0) / 7.0;
+            dz[n][k] = 3.0f / 7.0f * z * fabsf(z);
+        }
+    }
+    ok(dt_backward_from(net, dz[0]));
+    const float value = (float)sum;
+    conforms("own loss", fmax(distance("own loss l", &value, 1, 1), distance("own loss g", dt_net_gradients(net), 3, (dt_net_count(net) + 2) / 3)), 1e-5);
+    dt_net_free(net);
+}
+
+/* The built-in loss's own derivative, handed in from outside, gives its gradient; a part of a global batch, its share. */
+static void shares_add_up(void **state) {
+    (void)state;
+    make_data(3 * 17 * 13, 5);
+    make_targets(0.0f, 1.0f);
+    for (int i = 0; i < DT_LOSSES; ++i) {
+        dt_net *net = loss_net((dt_loss)i);
+        dt_batch batch = batch_of_step(2);
+        if (i > 0) batch.targets = targets, batch.target_width = 5;
+        const size_t count = dt_net_count(net);
+        float *whole = malloc(count * sizeof *whole), *sum = calloc(count, sizeof *sum);
+        ok(dt_net_load(net, &batch));
+        ok(dt_forward(net));
+        ok(dt_backward(net));
+        memcpy(whole, dt_net_gradients(net), count * sizeof *whole);
+        for (uint32_t from = 0; from < BATCH; from += 16) {
+            batch = batch_of_step(2);
+            if (i > 0) batch.targets = targets, batch.target_width = 5;
+            batch.index += from, batch.count = BATCH - from < 16 ? BATCH - from : 16;
+            ok(dt_net_load(net, &batch));
+            ok(dt_forward(net));
+            ok(dt_backward(net));
+            for (size_t k = 0; k < count; ++k) sum[k] += dt_net_gradients(net)[k];
+        }
+        for (size_t k = 0; k < count; ++k)
+            if (!(fabsf(sum[k] - whole[k]) <= 1e-6f)) fail_msg("%s: share %zu is %g, the whole %g", dt_loss_name((dt_loss)i), k, (double)sum[k], (double)whole[k]);
+        free(whole);
+        free(sum);
+        dt_net_free(net);
+    }
+}
+
+static void losses_far_out(void **state) { /* logits of +-1000, and targets that cannot be meant */
+    (void)state;
+    float z[2 * DT_LANES], logp[2 * DT_LANES], loss[DT_LANES], dz[2 * DT_LANES], target[2 * DT_LANES];
+    int none[DT_LANES];
+    for (int i = 0; i < 2 * DT_LANES; ++i) z[i] = i % 2 ? 1000.0f : -1000.0f, target[i] = i / 2 % 2 ? 1.0f : 0.0f, none[i % DT_LANES] = -1;
+    const dti_wanted w = { .count = DT_LANES, .label = none, .target = target };
+    dti_binary_forward(2, z, &w, logp, loss);
+    dti_binary_backward(2, z, logp, &w, 1.0f, dz);
+    for (int l = 0; l < DT_LANES; ++l) {
+        const bool met = (z[l] > 0.0f) == (target[l] > 0.5f);
+        assert_true(fabsf(loss[l] - (met ? 0.0f : 1000.0f)) < 1e-6f);
+        assert_true(fabsf(dz[l] - (met ? 0.0f : z[l] > 0.0f ? 0.5f : -0.5f)) < 1e-6f);
+    }
+    make_data(3 * 17 * 13, 5);
+    make_targets(0.0f, 1.0f);
+    dt_net *net = loss_net(DT_BINARY_CROSS_ENTROPY);
+    dt_batch batch = batch_of_step(0);
+    batch.targets = targets, batch.target_width = 5;
+    targets[5 * rows[3] + 2] = 1.5f;
+    assert_int_equal(dt_net_load(net, &batch), DT_EDATA);
+    assert_non_null(strstr(dt_error(), "wants 1.5 of output 2; binary cross-entropy takes 0 to 1"));
+    targets[5 * rows[3] + 2] = NAN;
+    assert_int_equal(dt_net_load(net, &batch), DT_EDATA);
+    dt_net_free(net);
+    net = loss_net(DT_MEAN_SQUARED);
+    ok(dt_net_load(net, &(dt_batch){ .pixels = pixels, .labels = labels, .mean = mean, .std = deviation, .index = rows, .count = 3, .global_count = 3 }));
+    ok(dt_forward(net));
+    assert_int_equal(dt_net_log_probabilities(net, 0, z), DT_EARG);
+    assert_non_null(strstr(dt_error(), "mean squared error knows no probabilities"));
+    targets[5 * rows[3] + 2] = 1e4f;
+    ok(dt_net_load(net, &batch));
+    assert_int_equal(dt_forward(net), DT_ENUMERIC);
+    dt_net_free(net);
+}
+
 /* ---- A hundred steps of each optimizer. */
 
 static dt_net *odd_net(void) {
@@ -277,6 +424,10 @@ int main(void) {
         cmocka_unit_test(small_layers),
         cmocka_unit_test(small_layers_in_branches),
         cmocka_unit_test(elementwise),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(a_loss_of_ones_own),
+        cmocka_unit_test(shares_add_up),
+        cmocka_unit_test(losses_far_out),
         cmocka_unit_test(a_hundred_steps),
         cmocka_unit_test(adamw_decays_by_a_share),
     };
