@@ -48,6 +48,7 @@ build/flags: always
 	@mkdir -p build
 	@echo '$(CC) $(MPICC) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(MPICC) $(CFLAGS)' >$@
 
+SHARED      = $(filter-out chapters/ch%,$(wildcard chapters/*.h)) chapters/chapter.h
 CHAPTER     = -DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS
 CHAPTER_MPI = -DDTRAIN_WITH_MPI $(CHAPTER)
 
@@ -59,14 +60,17 @@ build/dtrain_mpi.o: dtrain.h build/flags
 
 # ---- Chapters: `make ch07` makes ./ch07 from chapters/ch07_*.c.
 .SECONDEXPANSION:
-$(filter-out $(WITH_MPI) $(PRIVATES),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chapters/output.h build/dtrain.o
+$(filter-out $(WITH_MPI) $(PRIVATES),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) build/dtrain.o
 	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain.o $(LDLIBS)
 
-$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chapters/output.h build/dtrain_mpi.o
+$(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) build/dtrain_mpi.o
 	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain_mpi.o $(LDLIBS)
 
+#      what chapter 12 has of another
+ch12: chapters/ch09_interval.h
+
 #      these look at the header's inside, and so compile it with themselves
-$(PRIVATES): $$(wildcard chapters/$$@_*) chapters/chapter.h chapters/says.h chapters/output.h dtrain.h build/flags
+$(PRIVATES): $$(wildcard chapters/$$@_*) $(SHARED) dtrain.h build/flags
 	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
 
 # ---- WebAssembly: the chapters that need one core and no more. Debian: wasi-libc libclang-rt-14-dev-wasm32 lld, and nodejs,
@@ -85,21 +89,21 @@ build/wasm/dtrain.o: dtrain.h Makefile
 	@mkdir -p $(@D)
 	$(WASM_CC) $(WASM) -DDTRAIN_IMPLEMENTATION -x c -c -o $@ $<
 
-$(patsubst %,build/wasm/%.wasm,$(filter-out $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) chapters/chapter.h chapters/says.h chapters/output.h build/wasm/dtrain.o
+$(patsubst %,build/wasm/%.wasm,$(filter-out $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) $(SHARED) build/wasm/dtrain.o
 	$(WASM_CC) $(WASM) -o $@ $(filter chapters/$*_%.c,$^) build/wasm/dtrain.o $(WASM_LIB)
 
-$(patsubst %,build/wasm/%.wasm,$(filter $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) chapters/chapter.h chapters/says.h chapters/output.h dtrain.h Makefile
+$(patsubst %,build/wasm/%.wasm,$(filter $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) $(SHARED) dtrain.h Makefile
 	@mkdir -p $(@D)
 	$(WASM_CC) $(WASM) -o $@ $(filter chapters/$*_%.c,$^) $(WASM_LIB)
 
 # ---- Examples: those that name no MPI are built without it, as a program that drops dtrain.h in would be.
-lenet_mnist: examples/lenet_mnist.c chapters/chapter.h chapters/says.h chapters/output.h build/dtrain_mpi.o
+lenet_mnist: examples/lenet_mnist.c $(SHARED) build/dtrain_mpi.o
 	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $< build/dtrain_mpi.o $(LDLIBS)
 
 dropin: examples/dropin.c dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
-infer: examples/infer.c chapters/chapter.h chapters/says.h chapters/output.h dtrain.h
+infer: examples/infer.c $(SHARED) dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
 #      C++ includes the declarations; the implementation is C, in a file of its own

@@ -281,10 +281,10 @@ int main(int argc, char **argv) {
     uint64_t seed = 1234;
     bool quick = false;
     const option_desc options[] = {
-        { "count", 'i', &count, "N      uniform numbers to draw, default 1000000, with --quick 100000" },
-        { "seed", 'u', &seed, "S       of every random number, default 1234" },
-        { "figures", 's', &folder, "DIR  where pictures go, default out" },
-        { "quick", 'b', &quick, "       fewer numbers" },
+        { "count", 'i', &count, "N   uniform numbers to draw; default 1000000, with --quick 100000" },
+        { "seed", 'u', &seed, "S   of every random number; default 1234" },
+        FIGURES_OPTION(&folder),
+        QUICK_OPTION(&quick),
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 1: tensors, named values, random numbers.", options, sizeof options);
     check_output(comm, "%s/ch01_weights.png", folder);

@@ -345,7 +345,7 @@ int main(int argc, char **argv) {
         { "images", 'i', &images, "N    use the first N training images, default all" },
         { "batch", 'i', &batch, "B     images in a global batch, default 128" },
         { "seed", 'u', &seed, "S      of every shuffle, default 1234" },
-        { "figures", 's', &folder, "DIR where pictures go, default out" },
+        FIGURES_OPTION(&folder),
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 2: IDX files, the partition, the sampler, exact batches.", options, sizeof options);
     check_output(comm, "%s/ch02_digits.png", folder);

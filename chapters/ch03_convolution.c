@@ -14,6 +14,7 @@
 //~ conv<num>   <num> GFLOP/s by hand   <num> GFLOP/s by the header
 
 #include "chapter.h"
+#include "ch03_report.h"
 
 // ## 3.1 Seven loops
 //
@@ -277,41 +278,25 @@ static double peak_gflops(int rounds) {
 // [end]
 
 // Each layer by hand and by the header, several times; the median counts, the smallest and the largest become error bars.
-enum { MOST_RUNS = 31 };
-
-static void measure(pass *t, dt_net *net, int runs, double median[8], double low[8], double high[8]) {
-    static const int at[4] = { 0, 3, 8, 10 }; // where the four layers stand in the header's list of eleven
-    double speed[8][MOST_RUNS];
+static void measure(pass *t, dt_net *net, int runs, speeds *s) {
+    static const int at[LAYERS] = { 0, 3, 8, 10 }; // where they stand in the header's list of eleven
+    double speed[2 * LAYERS][MOST_RUNS];
     for (int r = 0; r < runs; ++r) {
         forward(t, net);
         check(NULL, dt_net_profile(net, true));
         check(NULL, dt_forward(net));
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < LAYERS; ++i) {
             double seconds = 0.0;
             dt_net_layer(net, at[i], &seconds, NULL);
             speed[i][r] = 2e-9 * multiply_adds[i] * t->N / t->seconds[i];
-            speed[4 + i][r] = 2e-9 * multiply_adds[i] * t->N / seconds;
+            speed[LAYERS + i][r] = 2e-9 * multiply_adds[i] * t->N / seconds;
         }
     }
     check(NULL, dt_net_profile(net, false));
-    for (int k = 0; k < 8; ++k) {
+    for (int k = 0; k < 2 * LAYERS; ++k) {
         sort_numbers(speed[k], (size_t)runs);
-        low[k] = speed[k][0]; median[k] = speed[k][runs / 2]; high[k] = speed[k][runs - 1];
+        s->low[k] = speed[k][0], s->median[k] = speed[k][runs / 2], s->high[k] = speed[k][runs - 1];
     }
-}
-
-static void draw(const char *folder, const char *data, int N, const double median[8], const double low[8], const double high[8], double peak) {
-    char title[200], caption[100], label[60];
-    snprintf(title, sizeof title, "In conv2, seven loops reach %.1f %% of this core's peak, the header's lanes %.0f %%",
-             100.0 * median[1] / peak, 100.0 * median[5] / peak);
-    snprintf(caption, sizeof caption, "%s, forward pass of %d images, median with min and max", data, N);
-    snprintf(label, sizeof label, "fused multiply-adds in registers: %.0f GFLOP/s", peak);
-    const char *const labels[] = { "seven loops", "the header" };
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .y_label = "GFLOP/s on one core", .caption = caption, .machine = true });
-    dt_chart_bars(c, &(dt_bars){ .groups = 4, .series = 2, .names = layer_names, .labels = labels, .y = median, .y_min = low, .y_max = high,
-                                 .values = true });
-    dt_chart_reference(c, &(dt_reference){ .label = label, .offset = peak });
-    save_picture(NULL, c, "picture  ", "%s/ch03_gflops.png", folder);
 }
 
 int main(int argc, char **argv) {
@@ -320,15 +305,13 @@ int main(int argc, char **argv) {
     bool quick = false;
     const option_desc options[] = {
         DATA_OPTION(&which),
-        { "images", 'i', &images, "N    images in the batch, default 128, with --quick 20" },
-        { "runs", 'i', &runs, "N      of which the median counts, at most 31, default 11, with --quick 3" },
-        { "figures", 's', &folder, "DIR where pictures go, default out" },
-        { "quick", 'b', &quick, "      few images, few runs" },
+        { "images", UP_TO(10000), &images, "N   in the batch; default 128, with --quick 20" },
+        { "runs", UP_TO(MOST_RUNS), &runs, "N   of which the median counts; default 11, with --quick 3" },
+        FIGURES_OPTION(&folder),
+        QUICK_OPTION(&quick),
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 3: convolution, and the whole net's forward pass.", options, sizeof options);
     check_output(comm, "%s/ch03_gflops.png", folder);
-    if (images > 10000) usage_error(comm, "ch03", "--images: at most 10000");
-    if (runs > MOST_RUNS) usage_error(comm, "ch03", "--runs: at most 31");
     if (!images) images = quick ? 20 : 128;
     if (!runs) runs = quick ? 3 : 11;
     dt_dataset train, test;
@@ -351,13 +334,10 @@ int main(int argc, char **argv) {
     check(comm, dt_forward(net));
     compare_with_header(&t, net);
 
-    double median[8], low[8], high[8];
-    const double peak = peak_gflops(quick ? 100000 : 1000000);
-    measure(&t, net, runs, median, low, high);
-    printf("peak    %6.1f GFLOP/s: fused multiply-adds in registers (kernels: %s)\n", peak, dt_kernel_name());
-    for (int i = 0; i < 4; ++i)
-        printf("%-5s   %6.2f GFLOP/s by hand   %6.1f GFLOP/s by the header\n", layer_names[i], median[i], median[4 + i]);
-    draw(folder, train.name, images, median, low, high, peak);
+    speeds s = { .layer = layer_names, .peak = peak_gflops(quick ? 100000 : 1000000) };
+    measure(&t, net, runs, &s);
+    print_speeds(&s);
+    draw_speeds(&s, folder, train.name, images);
 
     pass_free(&t);
     dt_net_free(net);

@@ -332,14 +332,13 @@ int main(int argc, char **argv) {
     bool quick = false;
     const option_desc options[] = {
         DATA_OPTION(&which),
-        { "images", 'i', &N, "N    images in the batch, at most 64, default 20, with --quick 5" },
-        { "seed", 'u', &seed, "S      of weights, dropout, and which gradients are asked for; default 1234" },
-        { "figures", 's', &folder, "DIR where pictures go, default out" },
-        { "quick", 'b', &quick, "      few images" },
+        { "images", UP_TO(MOST), &N, "N   in the batch; default 20, with --quick 5" },
+        { "seed", 'u', &seed, "S   of weights, dropout, and which gradients are asked for; default 1234" },
+        FIGURES_OPTION(&folder),
+        QUICK_OPTION(&quick),
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 5: backward passes and the gradient check.", options, sizeof options);
     check_output(comm, "%s/ch05_steps.png", folder);
-    if (N > MOST) usage_error(comm, "ch05", "--images: at most 64");
     if (!N) N = quick ? 5 : 20;
     dt_dataset train, test;
     load_data(comm, which, "ch05", &train, &test);

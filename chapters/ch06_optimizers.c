@@ -279,24 +279,21 @@ static void draw_curves(const char *folder, const course *s, curve curves[4]) {
 
 int main(int argc, char **argv) {
     const char *which = "auto", *folder = "out";
-    int epochs = 0, batch = 128, images = 0;
+    int epochs = 2, batch = 128, images = 0;
     uint64_t seed = 1234;
     bool quick = false;
     const option_desc options[] = {
         DATA_OPTION(&which),
-        { "epochs", 'i', &epochs, "E    default 2, with --quick 2" },
-        { "images", 'i', &images, "N    use the first N training images, default all, with --quick 4096" },
-        { "batch", 'i', &batch, "B     default 128" },
-        { "seed", 'u', &seed, "S      of initial values, order and dropout, default 1234" },
-        { "figures", 's', &folder, "DIR where pictures go, default out" },
-        { "quick", 'b', &quick, "      few images" },
+        { "epochs", UP_TO(MOST_POINTS / POINTS_AN_EPOCH), &epochs, "E   default 2" },
+        { "images", 'i', &images, "N   the first N to train on; default all, with --quick 4096" },
+        { "batch", UP_TO(65536), &batch, "B   default 128" },
+        SEED_OPTION(&seed),
+        FIGURES_OPTION(&folder),
+        QUICK_OPTION(&quick),
     };
     dt_comm *comm = begin_program(argc, argv, "Chapter 6: optimizers; one core trains.", options, sizeof options);
     check_output(comm, "%s/ch06_accuracy.png", folder);
-    if (!epochs) epochs = 2;
     if (!images && quick) images = 4096;
-    if (epochs > MOST_POINTS / POINTS_AN_EPOCH) usage_error(comm, "ch06", "--epochs: at most 333");
-    if (batch > 1 << 16) usage_error(comm, "ch06", "--batch: at most 65536");
     dt_dataset all, training, test, testing;
     load_data(comm, which, "ch06", &all, &test);
     check(comm, dt_dataset_view(&training, &all, 0, images && (uint32_t)images < all.count ? (uint32_t)images : all.count));

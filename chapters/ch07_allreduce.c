@@ -16,7 +16,6 @@
 //| doubling     the header's bits at 7 lengths
 //~ start-up <num> us a message, <num> ns a byte sent, <num> ns a byte added; half of the points within a factor <num>
 
-#include "chapter.h"
 #include "ch07_report.h"
 
 // ## 7.1 Ranks and messages
@@ -311,8 +310,9 @@ int main(int argc, char **argv) {
     const char *png = NULL;
     bool quick = false;
     const option_desc options[] = {
-        { "png", 's', &png, "FILE   the picture, its numbers beside it as CSV; default out/ch07_allreduce.png, with --quick none" },
-        { "quick", 'b', &quick, "    fewer sizes, fewer rounds" },
+        { "png", 's', &png, "FILE   the picture, its numbers beside it as CSV; default "
+                             "out/ch07_allreduce.png, with --quick none" },
+        QUICK_OPTION(&quick),
     };
     dt_comm *comm = begin_program(argc, argv, "All-reduce by hand, measured from 4 bytes to 16 MB. Start it with mpiexec -n 3.", options, sizeof options);
     end_cleanly_on_signals();
@@ -329,7 +329,7 @@ int main(int argc, char **argv) {
     if (dt_comm_size(comm) > 1) {
         static results r;
         char title[200];
-        check(comm, measure(comm, quick, &r));
+        check(comm, measure(comm, &(written_out){ add, time_allreduce, cost }, quick, &r));
         if (dt_comm_rank(comm) == 0) {
             print_table(&r);
             verdict(&r, title, sizeof title);

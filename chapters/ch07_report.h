@@ -2,11 +2,11 @@
 #ifndef CH07_REPORT_H
 #define CH07_REPORT_H
 
-#include "chapter.h"
+#include "ranks.h"
 
 // ---- What is measured, and what comes out.
 
-enum { SIZES = 12, WAYS = 7, ROUNDS = 7 };
+enum { SIZES = 12, WAYS = 7, MODELLED = 5, ROUNDS = 7, CURVE = 61 };
 typedef struct timing { double median, least, most; } timing;
 
 static timing summary(double *seconds, int n) {
@@ -14,7 +14,12 @@ static timing summary(double *seconds, int n) {
     return (timing){ seconds[n / 2], seconds[0], seconds[n - 1] };
 }
 
-typedef struct results { int p, sizes; double bytes[SIZES]; timing t[WAYS][SIZES]; double u[3]; } results;
+typedef struct results {
+    int p, sizes;
+    double bytes[SIZES], u[3];                     // u: start-up, a byte sent, a byte added
+    timing t[WAYS][SIZES];
+    double model[WAYS][SIZES], curve[WAYS][CURVE]; // the fitted model's, at the sizes and between
+} results;
 static const dt_algorithm ways[WAYS] = { DT_NAIVE, DT_TREE, DT_RING, DT_DOUBLING, DT_HALVING, DT_MPI, DT_SHARED };
 
 static const char *size_text(double bytes, char text[16]) {
@@ -24,17 +29,20 @@ static const char *size_text(double bytes, char text[16]) {
     return text;
 }
 
-// ---- What the chapter writes out and this file needs.
+// ---- What the chapter writes out, and hands in.
 
-static void add(float *y, const float *x, size_t n);                                                              // 7.3
-static dt_err time_allreduce(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, timing *t);         // 7.4
-static void cost(dt_algorithm way, int p, double n, double c[3]);                                                 // 7.5
+typedef struct written_out {
+    void (*add)(float *y, const float *x, size_t n);                                      // 7.3
+    dt_err (*time)(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, timing *t); // 7.4
+    void (*cost)(dt_algorithm way, int p, double n, double c[3]);                         // 7.5
+} written_out;
 
 // ---- The fit: least squares over relative errors.
 
 typedef struct row { double c[3], t; } row; // one measurement: c[0] alpha + c[1] beta + c[2] gamma = t
 
-// Solves the normal equations over the chosen unknowns (bits of mask); the others are 0. Returns the squared error.
+// Solves the normal equations over the chosen unknowns (bits of mask); the others are 0. Returns
+// the squared error.
 static double solve(const row *rows, int count, int mask, double u[3]) {
     double m[3][4] = { { 0 } }, error = 0.0;
     for (int k = 0; k < count; ++k)
@@ -56,7 +64,8 @@ static double solve(const row *rows, int count, int mask, double u[3]) {
     return error;
 }
 
-// No cost is negative: of the solutions over every choice of unknowns, the best without a negative number.
+// No cost is negative: of the solutions over every choice of unknowns, the best without a negative
+// number.
 static void fit(const row *rows, int count, double u[3]) {
     double best = INFINITY, v[3];
     for (int mask = 1; mask < 8; ++mask) {
@@ -67,7 +76,25 @@ static void fit(const row *rows, int count, double u[3]) {
 
 // ---- All sizes by all ways, then the fit.
 
-static dt_err measure(dt_comm *comm, bool quick, results *r) {
+static double model(const written_out *hand, const results *r, dt_algorithm way, double bytes) {
+    double c[3] = { 0.0, 0.0, 0.0 };
+    hand->cost(way, r->p, bytes, c);
+    return c[0] * r->u[0] + c[1] * r->u[1] + c[2] * r->u[2];
+}
+
+static double curve_bytes(const results *r, int i) { // evenly apart on a log axis
+    return r->bytes[0] * pow(r->bytes[r->sizes - 1] / r->bytes[0], i / (CURVE - 1.0));
+}
+
+static void apply_model(const written_out *hand, results *r) {
+    for (int w = 0; w < MODELLED; ++w) {
+        for (int k = 0; k < r->sizes; ++k) r->model[w][k] = model(hand, r, ways[w], r->bytes[k]);
+        for (int i = 0; i < CURVE; ++i)
+            r->curve[w][i] = model(hand, r, ways[w], curve_bytes(r, i));
+    }
+}
+
+static dt_err measure(dt_comm *comm, const written_out *hand, bool quick, results *r) {
     float *x = memory((4u << 20) * sizeof *x), *y = memory((4u << 20) * sizeof *y);
     row rows[6 * SIZES];
     int count = 0;
@@ -80,32 +107,26 @@ static dt_err measure(dt_comm *comm, bool quick, results *r) {
         r->bytes[k] = (double)n * sizeof *x;
         for (int w = 0; w < WAYS && error == DT_OK; ++w) {
             row *m = &rows[count];
-            error = time_allreduce(comm, ways[w], x, n, quick ? 3 : ROUNDS, &r->t[w][k]);
+            error = hand->time(comm, ways[w], x, n, quick ? 3 : ROUNDS, &r->t[w][k]);
             m->t = r->t[w][k].median;
-            if (ways[w] < DT_MPI) cost(ways[w], r->p, r->bytes[k], rows[count++].c);
+            if (w < MODELLED) hand->cost(ways[w], r->p, r->bytes[k], rows[count++].c);
         }
         for (int i = 0; i < ROUNDS && n >= 1024; ++i) { // adding, without anybody else
             const double start = dt_now();
-            for (size_t again = 0; again <= 65536 / n; ++again) add(y, x, n);
+            for (size_t again = 0; again <= 65536 / n; ++again) hand->add(y, x, n);
             seconds[i] = (dt_now() - start) / (double)(65536 / n + 1);
         }
         if (n >= 1024) rows[count++] = (row){ { 0.0, 0.0, r->bytes[k] }, summary(seconds, ROUNDS).median };
     }
-    if (error == DT_OK) fit(rows, count, r->u);
+    if (error == DT_OK) fit(rows, count, r->u), apply_model(hand, r);
     free(x), free(y);
     return error;
 }
 
 // ---- The table and the picture.
 
-static double model(const results *r, dt_algorithm way, double bytes) {
-    double c[3] = { 0.0, 0.0, 0.0 };
-    cost(way, r->p, bytes, c);
-    return c[0] * r->u[0] + c[1] * r->u[1] + c[2] * r->u[2];
-}
-
 static void print_table(const results *r) {
-    double off[5 * SIZES];
+    double off[MODELLED * SIZES];
     char text[16];
     printf("\nmicroseconds, median of the slowest rank's\n%-9s", "");
     for (int w = 0; w < WAYS; ++w) printf("%10s", dt_algorithm_name(ways[w]));
@@ -113,31 +134,29 @@ static void print_table(const results *r) {
         printf("\n%-9s", size_text(r->bytes[k], text));
         for (int w = 0; w < WAYS; ++w) {
             printf("%10.1f", r->t[w][k].median * 1e6);
-            if (w < 5) off[5 * k + w] = fmax(model(r, ways[w], r->bytes[k]) / r->t[w][k].median, r->t[w][k].median / model(r, ways[w], r->bytes[k]));
+            const double ratio = w < MODELLED ? r->model[w][k] / r->t[w][k].median : 1.0;
+            if (w < MODELLED) off[MODELLED * k + w] = fmax(ratio, 1.0 / ratio);
         }
     }
     printf("\n\nstart-up %.2f us a message, %.3f ns a byte sent, %.3f ns a byte added; half of the points within a factor %.2f\n",
-           r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, summary(off, 5 * r->sizes).median);
+           r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, summary(off, MODELLED * r->sizes).median);
 }
 
 static void draw(dt_comm *comm, const results *r, const char *title, const char *png) {
     char subtitle[1200];
-    double x[61], y[61], median[SIZES], least[SIZES], most[SIZES];
+    double x[CURVE], median[SIZES], least[SIZES], most[SIZES];
     snprintf(subtitle, sizeof subtitle, "Float sums on %d ranks, %d core%s. Points: median of %d, with the least and the most. Dashed: the "
              "fitted model, %.2f us a message + %.3f ns a byte sent + %.3f ns a byte added.%s", r->p, dt_cores(), dt_cores() == 1 ? "" : "s",
              ROUNDS, r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, r->p > dt_cores() ? " More ranks than cores: they take turns." : "");
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = "No data set: vectors of zeros. ",
         .machine = true, .x_label = "vector (bytes)", .y_label = "time of one all-reduce", .x_scale = DT_LOG2, .y_scale = DT_LOG10,
         .x_format = DT_TICKS_BYTES, .y_format = DT_TICKS_SECONDS });
+    for (int i = 0; i < CURVE; ++i) x[i] = curve_bytes(r, i);
     for (int w = 0; w < WAYS; ++w) {
         for (int k = 0; k < r->sizes; ++k) median[k] = r->t[w][k].median, least[k] = r->t[w][k].least, most[k] = r->t[w][k].most;
         dt_chart_line(c, &(dt_series){ .label = dt_algorithm_name(ways[w]), .n = (size_t)r->sizes, .x = r->bytes, .y = median,
-                                       .y_min = least, .y_max = most, .style = w < 5 ? DT_LINE_POINTS : DT_LINE_AUTO, .colour = w + 1 });
-        for (int i = 0; i < 61 && w < 5; ++i) {
-            x[i] = r->bytes[0] * pow(r->bytes[r->sizes - 1] / r->bytes[0], i / 60.0);
-            y[i] = model(r, ways[w], x[i]);
-        }
-        if (w < 5) dt_chart_line(c, &(dt_series){ .n = 61, .x = x, .y = y, .style = DT_LINE_DASHED, .colour = w + 1 });
+                                       .y_min = least, .y_max = most, .style = w < MODELLED ? DT_LINE_POINTS : DT_LINE_AUTO, .colour = w + 1 });
+        if (w < MODELLED) dt_chart_line(c, &(dt_series){ .n = CURVE, .x = x, .y = r->curve[w], .style = DT_LINE_DASHED, .colour = w + 1 });
     }
     save_picture(comm, c, "drawn in ", "%s", png);
 }

@@ -14,7 +14,8 @@
 //| sum with lr/4: the bits of the mean with lr
 //| sum with lr: the bits of the mean with 4 lr
 
-#include "chapter.h"
+#include "ch08_report.h"
+#include "ranks.h"
 
 typedef struct settings {
     const char *data, *bug, *png;
@@ -92,7 +93,6 @@ static dt_err lose_the_sum(dt_net *net, dt_comm *comm, const dt_batch *own) {
 // for the picture. dt_check_replicas compares a hash of the parameters over all ranks; if they differ, it finds the tensor.
 
 typedef enum how { EXACT, FLOAT, SUMMED, LOST } how;
-enum { POINTS = 24 };
 
 typedef struct job {
     const settings *s;
@@ -100,11 +100,12 @@ typedef struct job {
     how how;
     int epochs;
     float lr;
-    bool check, curve;
+    bool check, draws;
     uint64_t hash;                         // from here on: results
     bool stopped;
-    double seconds, accuracy, seen[POINTS], reached[POINTS];
-    int steps, points;
+    double seconds, accuracy;
+    int steps;
+    curve reached;
 } job;
 
 static dt_err one_step(const job *j, dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_batch *batch, int64_t *sum) {
@@ -118,7 +119,7 @@ static void score(job *j, dt_net *net, double seen) {
     dt_score sum;
     if (dt_evaluate(net, j->test, NULL, &sum) != DT_OK) return;
     j->accuracy = dt_score_accuracy(&sum);
-    if (j->points < POINTS) j->seen[j->points] = seen, j->reached[j->points++] = j->accuracy;
+    curve_add(&j->reached, seen, j->accuracy);
 }
 
 // [region: loop]
@@ -133,7 +134,7 @@ static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_bat
             j->seconds += dt_now() - start;
             ++j->steps;
             if (j->check && j->steps == 20) DT_TRY(dt_check_replicas(net, comm));
-            if (j->curve && dt_comm_rank(comm) == 0 && j->steps % every == 0) score(j, net, (double)j->steps * j->s->batch);
+            if (j->draws && dt_comm_rank(comm) == 0 && j->steps % every == 0) score(j, net, (double)j->steps * j->s->batch);
             if (j->steps % 10 == 0) j->stopped = all_stop(comm); // Ctrl-C: all ranks leave after the same step
         }
     }
@@ -205,30 +206,43 @@ static void on_threads(dt_comm *comm, int ranks, job *j) {
 // The same training on 1, 2, 3 and 4 ranks that are threads, then on the processes this program was started as, with exact
 // and with float sums. A hash of all 9840 parameters tells whether two runs ended in the same place.
 
+// Keeps the hash as number i of those seen; whether it is not among the first i.
+static bool is_new(uint64_t seen[5], int i, uint64_t hash) {
+    seen[i] = hash;
+    for (int k = 0; k < i; ++k)
+        if (seen[k] == hash) return false;
+    return true;
+}
+
 static void compare_ranks(dt_comm *comm, job *exact, job *floats) {
+    const bool says = dt_comm_rank(comm) == 0;
+    const char *backend = dt_comm_backend_name(comm);
+    uint64_t seen[5];
     int same = 0, different = 0;
     char sentence[160], runs[64];
-    if (dt_comm_rank(comm) == 0) printf("\n%-16s %-18s %8s   %-18s %8s\n", "ranks", "exact sums", "ms/step", "float sums", "ms/step");
+    if (says) print_sums_head();
     for (int i = 0; i < 5; ++i) {
         if (i < 4) on_threads(comm, i + 1, &exact[i]), on_threads(comm, i + 1, &floats[i]);
-        else check_all(comm, train_by_hand(comm, &exact[i])), check_all(comm, train_by_hand(comm, &floats[i])), end_if_asked(comm);
-        if (dt_comm_rank(comm) == 0)
-            printf("%d %-14s %016llx   %8.3f   %016llx   %8.3f\n", i < 4 ? i + 1 : dt_comm_size(comm), i < 4 ? "threads" : dt_comm_backend_name(comm),
-                   (unsigned long long)exact[i].hash, exact[i].seconds / exact[i].steps * 1e3,
-                   (unsigned long long)floats[i].hash, floats[i].seconds / floats[i].steps * 1e3);
+        else {
+            check_all(comm, train_by_hand(comm, &exact[i]));
+            check_all(comm, train_by_hand(comm, &floats[i]));
+            end_if_asked(comm);
+        }
+        const sums_row row = { i < 4 ? i + 1 : dt_comm_size(comm), i < 4 ? "threads" : backend,
+                               exact[i].hash, floats[i].hash, exact[i].seconds / exact[i].steps,
+                               floats[i].seconds / floats[i].steps };
+        if (says) print_sums_row(&row);
         same += exact[i].hash == exact[0].hash;
-        int known = 0;
-        for (int k = 0; k < i; ++k) known |= floats[k].hash == floats[i].hash;
-        different += !known;
+        different += is_new(seen, i, floats[i].hash);
     }
-    snprintf(runs, sizeof runs, "1 to 4 threads and %d rank%s (%s)", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s", dt_comm_backend_name(comm));
+    snprintf(runs, sizeof runs, "1 to 4 threads and %d rank%s (%s)", dt_comm_size(comm),
+             plural(dt_comm_size(comm)), backend);
     snprintf(sentence, sizeof sentence, "exact sums, %s: one hash", runs);
     must(comm, same == 5, sentence);
-    if (dt_comm_rank(comm) == 0) {
-        printf("float sums, %s: %d different\n", runs, different);
-        say_cost(exact[0].seconds / floats[0].seconds, sentence, sizeof sentence);
-        printf("%s\n", sentence);
-    }
+    if (!says) return;
+    printf("float sums, %s: %d different\n", runs, different);
+    say_cost(exact[0].seconds / floats[0].seconds, sentence, sizeof sentence);
+    printf("%s\n", sentence);
 }
 
 // ## 8.7 Uneven shares
@@ -289,33 +303,7 @@ static void sum_or_mean(dt_comm *comm, const job *like) {
     must(comm, sum.hash == mean_four.hash, "sum with lr: the bits of the mean with 4 lr");
 }
 
-// ## 8.9 The picture
-
-static void draw(dt_comm *comm, const job *exact, const job *lost, const char *png) {
-    char title[200], caption[120], subtitle[160];
-    double x[3][POINTS], y[3][POINTS];
-    size_t n[3] = { 0, 0, 0 };
-    snprintf(title, sizeof title, "P = 1, 2, 3 and 4 draw one curve, to %.1f %%; with the sum thrown away, 4 ranks reach %.1f %%",
-             100 * exact[0].accuracy, 100 * lost[1].accuracy);
-    snprintf(subtitle, sizeof subtitle, "Test accuracy after so many training images; global batch %d, SGD, lr %g, momentum %g",
-             exact->s->batch, (double)exact->s->lr, (double)exact->s->momentum);
-    snprintf(caption, sizeof caption, "%s, %u training and %u test images. ", exact->train->name, exact->train->count, exact->test->count);
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = caption, .machine = true,
-        .x_label = "training images seen by all ranks together", .y_label = "test accuracy", .x_format = DT_TICKS_SI, .y_format = DT_TICKS_PERCENT });
-    dt_chart_line(c, &(dt_series){ .label = "P = 1", .n = (size_t)exact->points, .x = exact->seen, .y = exact->reached, .style = DT_LINE_PLAIN, .colour = 1 });
-    for (int k = 0; k < exact->points; ++k) { // each of P = 2, 3, 4 shows every third of its points, or only the last would be seen
-        const job *j = &exact[1 + k % 3];
-        x[k % 3][n[k % 3]] = j->seen[k], y[k % 3][n[k % 3]++] = j->reached[k];
-    }
-    static const char *const name[3] = { "P = 2", "P = 3", "P = 4" };
-    for (int p = 0; p < 3; ++p) dt_chart_line(c, &(dt_series){ .label = name[p], .n = n[p], .x = x[p], .y = y[p], .style = DT_LINE_POINTS, .colour = p + 2 });
-    for (int i = 0; i < 2; ++i)
-        dt_chart_line(c, &(dt_series){ .label = i ? "sum lost, P = 4" : "sum lost, P = 2", .n = (size_t)lost[i].points, .x = lost[i].seen,
-                                       .y = lost[i].reached, .style = DT_LINE_PLAIN, .colour = 6 + i });
-    save_picture(comm, c, "drawn in ", "%s", png);
-}
-
-// ## 8.10 Everything, in order
+// ## 8.9 Everything, in order
 
 static void run_the_bug(dt_comm *comm, const settings *s, job j) {
     j.how = LOST, j.check = !s->no_check;
@@ -327,8 +315,26 @@ static void run_the_bug(dt_comm *comm, const settings *s, job j) {
     end_if_asked(comm);
 }
 
+// The picture: the curves of exact sums, and of two runs that lose the sum.
+static void draw_the_bug(dt_comm *comm, const settings *s, const job *first, const job exact[4]) {
+    static job lost[2];
+    curve curves[6];
+    for (int i = 0; i < 2; ++i) {
+        lost[i] = *first, lost[i].how = LOST, lost[i].draws = true;
+        on_threads(comm, 2 + 2 * i, &lost[i]);
+    }
+    if (dt_comm_rank(comm) != 0) return;
+    printf("accuracy %.2f %% at P = 1; with the sum lost %.2f %% at P = 2, %.2f %% at P = 4\n",
+           100 * exact[0].accuracy, 100 * lost[0].accuracy, 100 * lost[1].accuracy);
+    for (int i = 0; i < 6; ++i) curves[i] = i < 4 ? exact[i].reached : lost[i - 4].reached;
+    char settings_text[80];
+    snprintf(settings_text, sizeof settings_text, "global batch %d, SGD, lr %g, momentum %g", s->batch,
+             (double)s->lr, (double)s->momentum);
+    draw_curves(comm, curves, settings_text, first->train, first->test->count, s->png);
+}
+
 static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) {
-    static job exact[5], floats[5], lost[2];
+    static job exact[5], floats[5];
     job by_hand = *first, by_header = *first;
     double miss[2] = { 0.0, 0.0 };
     by_hand.check = true;
@@ -336,40 +342,36 @@ static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) 
     check_all(comm, train_by_header(comm, &by_header));
     end_if_asked(comm);
     must(comm, by_hand.hash == by_header.hash, "by hand and by dt_train_sync: the same bits");
-    for (int i = 0; i < 5; ++i) exact[i] = floats[i] = *first, exact[i].curve = i < 4 && s->png, floats[i].how = FLOAT;
+    for (int i = 0; i < 5; ++i) exact[i] = floats[i] = *first, exact[i].draws = i < 4 && s->png, floats[i].how = FLOAT;
     compare_ranks(comm, exact, floats);
     check_all(comm, uneven(first, miss));
     if (dt_comm_rank(comm) == 0) printf("\nuneven shares: weights m/n miss by %.1e, weights 1/P miss by %.1e\n", miss[0], miss[1]);
     must(comm, miss[0] < 1e-5 && miss[1] > 1e-3, "of these only m/n is the batch's gradient");
     sum_or_mean(comm, first);
-    for (int i = 0; i < 2 && s->png; ++i) lost[i] = *first, lost[i].how = LOST, lost[i].curve = true, on_threads(comm, 2 + 2 * i, &lost[i]);
-    if (!s->png || dt_comm_rank(comm) != 0) return;
-    printf("accuracy %.2f %% at P = 1; with the sum lost %.2f %% at P = 2, %.2f %% at P = 4\n", 100 * exact[0].accuracy,
-           100 * lost[0].accuracy, 100 * lost[1].accuracy);
-    draw(comm, exact, lost, s->png);
+    if (s->png) draw_the_bug(comm, s, first, exact);
 }
 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .ranks = 4, .batch = 128, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
     const option_desc options[] = {
         DATA_OPTION(&s.data),
-        { "images", 'i', &s.images, "N   training images; default 20000, --quick 2048, --bug all" },
+        { "images", 'i', &s.images, "N   to train on; default 20000, --quick 2048, --bug all" },
         { "epochs", 'i', &s.epochs, "E   default 1, --bug 10" },
-        { "batch", 'i', &s.batch, "B   global batch, default 128" },
+        { "batch", UP_TO(65536), &s.batch, "B   global batch, default 128" },
         { "lr", 'f', &s.lr, "X   default 0.01" },
         { "momentum", 'z', &s.momentum, "M   default 0.5" },
-        { "seed", 'u', &s.seed, "S   default 1234" },
+        SEED_OPTION(&s.seed),
         ALGORITHM_OPTION(&s.algorithm),
-        { "bug", 's', &s.bug, "lost-sum   train with the sum thrown away, until the replica check notices" },
+        { "bug", 's', &s.bug, "lost-sum   throw the sum away, until the replica check notices" },
         { "no-check", 'b', &s.no_check, "    with --bug: let it go on, and see the accuracy" },
-        { "ranks", 'i', &s.ranks, "P   with --bug, and without mpiexec: threads as ranks, default 4" },
-        { "png", 's', &s.png, "FILE   the picture, its numbers beside it as CSV; default out/ch08_sync.png, with --quick none" },
-        { "quick", 'b', &s.quick, "    fewer images" },
+        { "ranks", UP_TO(64), &s.ranks, "P   threads as ranks: --bug without mpiexec, default 4" },
+        { "png", 's', &s.png, "FILE   the picture, its numbers beside it as CSV; default "
+                              "out/ch08_sync.png, with --quick none" },
+        QUICK_OPTION(&s.quick),
     };
     dt_comm *comm = begin_program(argc, argv, "Synchronous SGD by hand, on processes and on threads.", options, sizeof options);
     end_cleanly_on_signals();
     if (s.bug && strcmp(s.bug, "lost-sum") != 0) usage_error(comm, "ch08", "--bug: lost-sum is the only one");
-    if (s.ranks > 64 || s.batch > 65536) usage_error(comm, "ch08", "at most --ranks 64 and --batch 65536");
     if (!s.png && !s.quick) s.png = "out/ch08_sync.png";
     if (s.png) check_output(comm, "%s", s.png);
     if (!s.epochs) s.epochs = s.bug ? 10 : 1;

@@ -12,7 +12,9 @@
 //~ once          <num> average       <num> bytes   <num> %    <num> s
 //~ rank <num> before the only average: <num> %; one rank with all the data: <num> %
 
-#include "chapter.h"
+#include "ch09_interval.h"
+#include "ch09_report.h"
+#include "ranks.h"
 
 typedef struct settings {
     const char *data, *png;
@@ -212,78 +214,50 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
 // had reached alone just before the only average of the last row, and what one rank reaches that sees all the data. The workers'
 // batches are as PSGD wants them: each of its own batch/P images, rounded up to whole groups of 16.
 
-enum { MOST = 16 };
-
-static int sweep(dt_comm *comm, int ranks, const job *first, job *run_at) {
-    const uint32_t epoch = psgd_steps(first->train->count, (uint32_t)first->s->batch, ranks), steps = epoch * (uint32_t)first->s->epochs;
-    const uint32_t only = steps_between(first->s->every, epoch);
-    int count = 0;
-    if (dt_comm_rank(comm) == 0) printf("\nbytes are those that rank 0 sends, the first broadcast included\nH\n");
-    for (uint32_t every = only ? only : 1; every && count < MOST; every = !only && every * 4 < steps ? every * 4 : 0) run_at[count] = *first, run_at[count++].every = every;
-    run_at[count++] = *first;
-    for (int i = 0; i < count; ++i) {
-        char h[16] = "once";
-        check_all(comm, on_ranks(comm, ranks, train_by_hand, &run_at[i]));
+static tradeoff sweep(dt_comm *comm, int ranks, const job *first) {
+    const settings *s = first->s;
+    const uint32_t epoch = psgd_steps(first->train->count, (uint32_t)s->batch, ranks);
+    const uint32_t steps = epoch * (uint32_t)s->epochs, only = steps_between(s->every, epoch);
+    tradeoff t = { .ranks = ranks, .epochs = s->epochs, .batch = s->batch, .lr = s->lr,
+                   .momentum = s->momentum, .train = first->train, .test = first->test };
+    if (dt_comm_rank(comm) == 0) print_points_head();
+    for (uint32_t every = only ? only : 1; t.count < MOST_POINTS; every *= 4) {
+        const bool once = t.count > 0 && (only || every >= steps); // the last: one average, at the end
+        job j = *first;
+        j.every = once ? 0 : every;
+        check_all(comm, on_ranks(comm, ranks, train_by_hand, &j));
         end_if_asked(comm);
-        if (run_at[i].every) snprintf(h, sizeof h, "%u", run_at[i].every);
-        if (dt_comm_rank(comm) == 0)
-            printf("%-8s %6u average%-1s  %10llu bytes  %6.2f %%  %6.2f s\n", h, run_at[i].averages, plural(run_at[i].averages), (unsigned long long)run_at[i].bytes,
-                   100 * run_at[i].accuracy, run_at[i].seconds);
+        t.point[t.count++] = (point){ .every = j.every, .averages = j.averages, .bytes = j.bytes,
+                                      .accuracy = j.accuracy, .alone = j.alone, .seconds = j.seconds };
+        if (dt_comm_rank(comm) == 0) print_point(&t.point[t.count - 1]);
+        if (once) break;
     }
-    run_at[count - 1].every = steps; // where the picture shows it
-    return count;
-}
-
-// ## 9.5 The pictures
-
-static void draw(dt_comm *comm, const job *j, int count, int ranks, double one, const char *stem, bool bytes) {
-    double x[MOST + 1], y[MOST + 1];
-    char title[220], subtitle[200], caption[160];
-    const job *last = &j[count - 1];
-    for (int i = 0; i < count; ++i) x[i] = j[i].every, y[i] = bytes ? (double)j[i].bytes : j[i].accuracy;
-    char often[40] = "in every step";
-    if (j->every > 1) snprintf(often, sizeof often, "every %u steps", j->every);
-    if (bytes) say_traffic(j->every, (double)j[0].bytes, (double)last->bytes, title, sizeof title);
-    else snprintf(title, sizeof title, "P = %d: %.1f %% with an average %s, %.1f %% with one at the end; alone, a rank has %.1f %%", ranks,
-                  100 * j[0].accuracy, often, 100 * last->accuracy, 100 * last->alone);
-    snprintf(subtitle, sizeof subtitle, "%d epoch%s, SGD, lr %g, momentum %g, %u images a rank's step; the last point is PSGD: one average, at the end",
-             last->s->epochs, last->s->epochs == 1 ? "" : "s", (double)last->s->lr, (double)last->s->momentum, dt_psgd_batch((uint32_t)last->s->batch, ranks));
-    snprintf(caption, sizeof caption, "%s, %u training and %u test images. P = %d.%s ", last->train->name, last->train->count, last->test->count, ranks,
-             ranks > dt_cores() ? " More ranks than cores: times are not shown." : "");
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = caption, .machine = true, .x_scale = DT_LOG2,
-        .x_label = "H: steps between two averages", .x_ticks = x, .x_tick_count = (size_t)count, .y_label = bytes ? "sent by each rank (bytes)" : "test accuracy",
-        .y_scale = bytes ? DT_LOG2 : DT_LINEAR, .y_format = bytes ? DT_TICKS_BYTES : DT_TICKS_PERCENT });
-    dt_chart_line(c, &(dt_series){ .label = bytes ? "bytes sent" : "averaged net", .n = (size_t)count, .x = x, .y = y });
-    if (!bytes) {
-        char label[2][60];
-        snprintf(label[0], sizeof label[0], "one rank, all the data, batch %d: %.1f %%", last->s->batch, 100 * one);
-        snprintf(label[1], sizeof label[1], "rank 0 alone, never averaged: %.1f %%", 100 * last->alone);
-        dt_chart_reference(c, &(dt_reference){ .label = label[0], .offset = one });
-        dt_chart_reference(c, &(dt_reference){ .label = label[1], .offset = last->alone });
-    }
-    save_picture(comm, c, "drawn in ", "%s_%s.png", stem, bytes ? "bytes" : "accuracy");
+    t.steps = steps;
+    return t;
 }
 
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .ranks = 4, .batch = 128, .epochs = 1, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
     const option_desc options[] = {
         DATA_OPTION(&s.data),
-        { "ranks", 'i', &s.ranks, "P   threads as ranks, where mpiexec started only one; default 4" },
-        { "images", 'i', &s.images, "N   training images; default 20000, --quick 2048" },
+        { "ranks", UP_TO(64), &s.ranks, "P   threads as ranks, without mpiexec; default 4" },
+        { "images", 'i', &s.images, "N   to train on; default 20000, --quick 2048" },
         { "epochs", 'i', &s.epochs, "E   default 1" },
-        { "batch", 'i', &s.batch, "B   images a step of all ranks together, default 128" },
-        { "average-every", 'h', &s.every, AVERAGE_EVERY_HELP ": that H alone; default all of 1, 4, 16, ..." },
+        { "batch", UP_TO(65536), &s.batch, "B   a step of all ranks together, default 128" },
+        { "average-every", 'h', &s.every,
+          AVERAGE_EVERY_HELP ": that H alone; default all of 1, 4, 16, ..." },
         ALGORITHM_OPTION(&s.algorithm),
         { "lr", 'f', &s.lr, "X   default 0.01" },
         { "momentum", 'z', &s.momentum, "M   default 0.5" },
-        { "seed", 'u', &s.seed, "S   default 1234" },
-        { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default out/ch09, with --quick none" },
-        { "quick", 'b', &s.quick, "    fewer images" },
+        SEED_OPTION(&s.seed),
+        { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default "
+                              "out/ch09, with --quick none" },
+        QUICK_OPTION(&s.quick),
     };
     dt_comm *comm = begin_program(argc, argv, "PSGD and local SGD by hand: accuracy against communication.", options, sizeof options);
     end_cleanly_on_signals();
     const int ranks = dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s.ranks;
-    if (ranks > 64 || s.batch > 65536) usage_error(comm, "ch09", "at most 64 ranks and --batch 65536");
+    if (ranks > 64) usage_error(comm, "ch09", "at most 64 ranks");
     if (!s.png && !s.quick) s.png = "out/ch09";
     if (s.png) check_output(comm, "%s_bytes.png", s.png);
     if (!s.images) s.images = s.quick ? 2048 : 20000;
@@ -292,14 +266,17 @@ int main(int argc, char **argv) {
     check_all(comm, dt_dataset_view(&some, &train, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &train, 0, (uint32_t)(s.images < 1024 ? s.images : 1024)));
     print_machine(comm, &some, 1);
-    job first = { .s = &s, .train = &some, .test = &test }, small = first, run_at[MOST + 1], one = first;
+    job first = { .s = &s, .train = &some, .test = &test }, small = first, one = first;
     small.train = &few;
     hold_against_header(comm, ranks, &small);
-    const int count = sweep(comm, ranks, &first, run_at);
+    tradeoff t = sweep(comm, ranks, &first);
     if (dt_comm_rank(comm) == 0) { // the others have done their part
+        const point *once = &t.point[t.count - 1];
         check(comm, dt_run_ranks(1, train_by_hand, &one));
-        printf("rank 0 before the only average: %.2f %%; one rank with all the data: %.2f %%\n", 100 * run_at[count - 1].alone, 100 * one.accuracy);
-        for (int b = 0; b < 2 && s.png; ++b) draw(comm, run_at, count, ranks, one.accuracy, s.png, b);
+        t.one = one.accuracy;
+        printf("rank 0 before the only average: %.2f %%; one rank with all the data: %.2f %%\n",
+               100 * once->alone, 100 * one.accuracy);
+        if (s.png) draw_accuracy(comm, &t, s.png), draw_bytes(comm, &t, s.png);
     }
     return end_program(comm, &train, &test);
 }

@@ -12,12 +12,12 @@
 //| one worker, net: locked and averaged the same bits, too
 //~ <num> <num> s <num>x <num> % staleness <num>   <num> s <num>x <num> %   <num> s <num>x <num> %
 
-#include "chapter.h"
+#include "ch10_report.h"
+#include "ranks.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-
-enum { MOST = 5 }; // workers
 
 typedef struct settings {
     const char *data, *png, *optimizer;
@@ -246,10 +246,8 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 // worker sees 1/N of the data. The test is scored with dropout off. Beside it the same with a lock around copy and addition, so
 // that no addition is lost and no copy is torn; and with nothing shared but one average at the end of the epoch.
 
-enum { WAYS = 3, BY_HAND = WAYS };
+enum { BY_HAND = WAYS };
 static const dt_sharing way[WAYS] = { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED };
-
-typedef struct net_run { double seconds, accuracy, stale, share[DT_STALENESS_BINS]; uint64_t hash; } net_run;
 
 static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dataset *test, int workers, int how, net_run *r) {
     dt_hogwild_result result = { .train = { .seconds = 0.0 } };
@@ -271,8 +269,6 @@ static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dat
     dt_net_free(net);
     return DT_OK;
 }
-
-typedef struct results { int n; double workers[MOST], sparse[2][MOST], speed[WAYS][MOST]; net_run net[WAYS][MOST]; char about[160]; const char *opt; } results;
 
 static void measure_sparse(dt_comm *comm, const settings *s, results *r) {
     sample *samples = malloc((size_t)s->samples * sizeof *samples);
@@ -312,82 +308,29 @@ static void measure_net(dt_comm *comm, const settings *s, const dt_dataset *trai
     printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy);
 }
 
-// ## 10.5 The pictures
-
-static dt_chart *chart(const results *r, const char *title, const char *subtitle, const char *x, const char *y, bool percent) {
-    return dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = r->about, .machine = true, .x_label = x, .y_label = y,
-                                          .x_ticks = r->workers, .x_tick_count = (size_t)r->n, .y_format = percent ? DT_TICKS_PERCENT : DT_TICKS_PLAIN });
-}
-
-static void draw_speedup(const results *r, const char *prefix) {
-    static const char *const few[2] = { "sparse, no lock", "sparse, one lock" }, *const net[WAYS] = { "net, no lock", "net, one lock", "net, averaged" };
-    const int at = dt_cores() < r->n ? dt_cores() : r->n; // as many workers as cores
-    char title[240];
-    snprintf(title, sizeof title, "Sparse, %d worker%s: %.2f times one without a lock, %.2f with; the dense net %.2f and %.2f", at,
-             at == 1 ? "" : "s", r->sparse[0][at - 1], r->sparse[1][at - 1], r->speed[0][at - 1], r->speed[1][at - 1]);
-    dt_chart *c = chart(r, title, "Each speed against one worker without a lock, of the sparse problem or of the net", "workers", "speedup", false);
-    dt_chart_shade_cores(c);
-    dt_chart_reference(c, &(dt_reference){ .label = "ideal", .slope = 1.0, .from = 1.0, .to = r->n });
-    for (int k = 0; k < 2; ++k) dt_chart_line(c, &(dt_series){ .label = few[k], .n = (size_t)r->n, .x = r->workers, .y = r->sparse[k] });
-    for (int k = 0; k < WAYS; ++k) dt_chart_line(c, &(dt_series){ .label = net[k], .n = (size_t)r->n, .x = r->workers, .y = r->speed[k] });
-    save_picture(NULL, c, "drawn in ", "%s_speedup.png", prefix);
-}
-
-static void draw_accuracy(const results *r, const char *prefix) {
-    static const char *const label[WAYS] = { "no lock", "one lock", "averaged" };
-    double accuracy[WAYS][MOST], least = 1.0, most = 0.0;
-    char title[240], subtitle[120];
-    for (int k = 0; k < WAYS; ++k)
-        for (int i = 0; i < r->n; ++i) accuracy[k][i] = r->net[k][i].accuracy;
-    for (int i = 0; i < r->n; ++i) least = fmin(least, accuracy[0][i]), most = fmax(most, accuracy[0][i]);
-    snprintf(title, sizeof title, "No lock: %.1f to %.1f %% with 1 to %d workers. %d that only average at the end: %.1f %%", 100 * least, 100 * most, r->n,
-             r->n, 100 * accuracy[2][r->n - 1]);
-    snprintf(subtitle, sizeof subtitle, "The dense net's test accuracy after one epoch, dropout off; %s", r->opt);
-    dt_chart *c = chart(r, title, subtitle, "workers", "test accuracy", true);
-    dt_chart_shade_cores(c);
-    for (int k = 0; k < WAYS; ++k) dt_chart_line(c, &(dt_series){ .label = label[k], .n = (size_t)r->n, .x = r->workers, .y = accuracy[k] });
-    save_picture(NULL, c, "drawn in ", "%s_accuracy.png", prefix);
-}
-
-static void draw_staleness(const results *r, const char *prefix) {
-    enum { BINS = 8 };
-    static const int from[BINS + 1] = { 0, 1, 2, 3, 4, 8, 16, 32, DT_STALENESS_BINS };
-    static const char *const number[BINS] = { "0", "1", "2", "3", "4-7", "8-15", "16-31", "32+" }, *const who[MOST] = { "N = 1", "N = 2", "N = 3", "N = 4", "N = 5" };
-    double bars[MOST * BINS] = { 0.0 };
-    char title[240];
-    for (int i = 1; i < r->n; ++i)
-        for (int b = 0; b < BINS; ++b)
-            for (int k = from[b]; k < from[b + 1]; ++k) bars[(i - 1) * BINS + b] += r->net[0][i].share[k];
-    if (r->n == 2) snprintf(title, sizeof title, "A step is %.1f steps late on average with 2 workers", r->net[0][1].stale);
-    else snprintf(title, sizeof title, "A step is %.1f steps late on average with 2 workers, %.1f with %d", r->net[0][1].stale, r->net[0][r->n - 1].stale, r->n);
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = "Staleness: steps by others between a worker's copy of the vector and its own addition",
-        .caption = r->about, .machine = true, .x_label = "steps by others in between", .y_label = "share of the steps", .y_format = DT_TICKS_PERCENT });
-    dt_chart_bars(c, &(dt_bars){ .groups = BINS, .series = (size_t)r->n - 1, .names = number, .labels = who + 1, .y = bars });
-    save_picture(NULL, c, "drawn in ", "%s_staleness.png", prefix);
-}
-
 int main(int argc, char **argv) {
     settings s = { .data = "auto", .optimizer = "adam", .batch = 32, .seed = 1234 };
     const option_desc options[] = {
         DATA_OPTION(&s.data),
-        { "images", 'i', &s.images, "N   training images of the net; default 20000, --quick 1024" },
-        { "samples", 'i', &s.samples, "N   of the sparse problem, at most 10000000; default 200000, --quick 20000" },
-        { "workers", 'i', &s.workers, "N   the most threads, 2 to 5; default 5, --quick 2" },
-        { "batch", 'i', &s.batch, "B   of each worker, default 32" },
+        { "images", 'i', &s.images, "N   for the net; default 20000, --quick 1024" },
+        { "samples", UP_TO(10000000), &s.samples,
+          "N   of the sparse problem; default 200000, --quick 20000" },
+        { "workers", UP_TO(MOST), &s.workers, "N   the most threads, from 2; default 5, --quick 2" },
+        { "batch", UP_TO(65536), &s.batch, "B   of each worker, default 32" },
         { "optimizer", 's', &s.optimizer, "adam|sgd   of each worker of the net, default adam" },
         { "lr", 'f', &s.lr, "X   of the net, default 0.001 for adam, 0.05 for sgd" },
         { "pin", 'b', &s.pin, "    the net's worker i stays on core i" },
-        { "seed", 'u', &s.seed, "S   default 1234" },
-        { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with CSVs; default out/ch10, with --quick none" },
-        { "quick", 'b', &s.quick, "    less of everything" },
+        SEED_OPTION(&s.seed),
+        { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with "
+                              "CSVs; default out/ch10, with --quick none" },
+        QUICK_OPTION(&s.quick),
     };
     dt_comm *comm = begin_program(argc, argv, "Hogwild by hand: threads that share one parameter vector without a lock.", options, sizeof options);
     end_cleanly_on_signals();
     s.adam = strcmp(s.optimizer, "adam") == 0;
     if (!s.adam && strcmp(s.optimizer, "sgd") != 0) usage_error(comm, "ch10", "--optimizer: adam or sgd is needed");
     if (!(s.lr > 0.0f)) s.lr = s.adam ? 1e-3f : 0.05f;
-    if (s.workers > MOST || s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
-    if (s.batch > 65536 || s.samples > 10000000) usage_error(comm, "ch10", "at most --batch 65536 and --samples 10000000");
+    if (s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
     if (!s.png && !s.quick) s.png = "out/ch10";
     if (s.png) check_output(comm, "%s_speedup.png", s.png);
     if (!s.images) s.images = s.quick ? 1024 : 20000;

@@ -9,8 +9,9 @@
 //~ workers  <num> ranks (MPI), <num> thread each, on <num> cores
 //~ sync     <num> workers  <num> epoch  <num> s  <num> images/s  train loss <num>  test loss <num>  accuracy <num>  weights <num>
 
-#include "chapter.h"
+#include "ch09_interval.h"
 #include "ch12_report.h"
+#include "ranks.h"
 
 // ## 12.1 What is compared
 //
@@ -51,8 +52,6 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (!s->adam && strcmp(s->optimizer, "sgd") != 0) usage_error(comm, "ch12", "--optimizer: sgd or adam is needed");
     if (s->adam && s->momentum >= 0.0f) usage_error(comm, "ch12", "--momentum goes with --optimizer sgd");
     if (s->threads && dt_comm_size(comm) > 1) usage_error(comm, "ch12", "--threads runs in one process: start it without mpiexec");
-    if (s->threads > 1024) usage_error(comm, "ch12", "--threads: at most 1024");
-    if (s->batch > 1 << 20 || s->per_rank_batch > 1 << 20) usage_error(comm, "ch12", "--batch: at most 1048576");
     if (s->batch && s->per_rank_batch) usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
     if (s->average_every && strcmp(s->method, "psgd") != 0) usage_error(comm, "ch12", "--average-every goes with --method psgd");
     if (s->threads > 1 && s->algorithm == DT_MPI) usage_error(comm, "ch12", "--algorithm mpi is for processes: start it with mpiexec, without --threads");
@@ -66,28 +65,39 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
     *s = (settings){ .method = "sync", .data = "auto", .seed = 1234, .momentum = -1.0f };
     const option_desc options[] = {
         { "method", 's', &s->method, "sync|psgd|hogwild   default sync" },
-        { "threads", 'i', &s->threads, "N   Hogwild's workers; for sync and psgd, threads as ranks instead of MPI; default 1" },
+        { "threads", UP_TO(1024), &s->threads, "N   Hogwild's workers; for sync and psgd, threads as "
+                                               "ranks instead of MPI; default 1" },
         DATA_OPTION(&s->data),
         { "epochs", 'i', &s->epochs, "E   default 10, Hogwild 1" },
-        { "batch", 'i', &s->batch, "B   samples a step, over all ranks; default 128. Hogwild: of each worker, default 32" },
-        { "per-rank-batch", 'i', &s->per_rank_batch, "B   instead: samples a step of each rank" },
+        { "batch", UP_TO(1 << 20), &s->batch, "B   samples a step, over all ranks; default 128. "
+                                              "Hogwild: of each worker, default 32" },
+        { "per-rank-batch", UP_TO(1 << 20), &s->per_rank_batch,
+          "B   instead: samples a step of each rank" },
         { "lr", 'f', &s->lr, "X   learning rate, default 0.01 for sgd, 0.001 for adam" },
         { "momentum", 'z', &s->momentum, "M   of sgd, default 0.5" },
         { "optimizer", 's', &s->optimizer, "sgd|adam   default sgd, Hogwild adam" },
-        { "seed", 'u', &s->seed, "S   of initial values, shuffling, dropout; default 1234" },
+        SEED_OPTION(&s->seed),
         ALGORITHM_OPTION(&s->algorithm),
-        { "bucket", 'i', &s->bucket, "KB   of gradient that starts on its way while the rest is computed; default 1024" },
-        { "float-sums", 'b', &s->float_sums, "    add gradients as floats: not the same bits for every number of ranks" },
-        { "direct", 'b', &s->direct, "    convolutions by their definition, not by Winograd's algorithm (chapter 4)" },
-        { "average-every", 'h', &s->average_every, AVERAGE_EVERY_HELP "; with psgd, default once at the end" },
+        { "bucket", 'i', &s->bucket, "KB   of gradient that starts on its way while the rest is "
+                                     "computed; default 1024" },
+        { "float-sums", 'b', &s->float_sums,
+          "    add gradients as floats: not the same bits for every number of ranks" },
+        { "direct", 'b', &s->direct,
+          "    convolutions by their definition, not by Winograd's algorithm (chapter 4)" },
+        { "average-every", 'h', &s->average_every,
+          AVERAGE_EVERY_HELP "; with psgd, default once at the end" },
         { "csv", 's', &s->csv, "FILE   append one row for this run" },
         { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
         { "save", 's', &s->save, "FILE   write the parameters as safetensors" },
-        { "report", 's', &s->report, "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
+        { "report", 's', &s->report,
+          "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
         { "pin", 'b', &s->pin, "    hogwild: worker i stays on core i" },
-        { "profile", 'b', &s->profile, "    after each epoch, a table of what each rank's time went to: computing, waiting, adding" },
-        { "trace", 's', &s->trace, "FILE   write what each rank did when as Chrome trace JSON, for ui.perfetto.dev" },
-        { "patience", 'f', &s->patience, "S   seconds until a rank that does nothing ends the job; default 5, or 100 steps if longer" },
+        { "profile", 'b', &s->profile, "    after each epoch, a table of what each rank's time went "
+                                       "to: computing, waiting, adding" },
+        { "trace", 's', &s->trace,
+          "FILE   write what each rank did when as Chrome trace JSON, for ui.perfetto.dev" },
+        { "patience", 'f', &s->patience, "S   seconds until a rank that does nothing ends the job; "
+                                         "default 5, or 100 steps if longer" },
         { "doctor", 'b', &s->doctor, "    no training: only look at how the job was started" },
         { "quiet", 'b', &s->quiet, "    print nothing but errors" },
     };

@@ -6,6 +6,8 @@
 #ifndef CH12_REPORT_H
 #define CH12_REPORT_H
 
+#include "chapter.h"
+
 enum { MAX_WORKERS = 16, MAX_SAMPLES = 512 };
 
 typedef struct sample_set { int n; double value[MAX_SAMPLES]; } sample_set;
@@ -20,16 +22,11 @@ typedef struct worker_row {   // one method with one number of workers
 typedef struct method_rows { const char *method, *name; int n; worker_row row[MAX_WORKERS]; } method_rows;
 typedef struct report_data { char dataset[64]; int cores; double images; method_rows method[3]; } report_data; // images: of an epoch
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static spread spread_of(const sample_set *s) {
     if (s->n == 0) return (spread){ 0.0, 0.0, 0.0 };
     double v[MAX_SAMPLES];
     memcpy(v, s->value, (size_t)s->n * sizeof *v);
-    qsort(v, (size_t)s->n, sizeof *v, compare_doubles);
+    sort_numbers(v, (size_t)s->n);
     return (spread){ 0.5 * (v[(s->n - 1) / 2] + v[s->n / 2]), v[0], v[s->n - 1] };
 }
 

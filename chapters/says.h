@@ -212,6 +212,16 @@ SAYS void say_cost(double ratio, char *text, size_t size) {
     say(text, size, " here at P = 1");
 }
 
+// The ends of the curves of P = 1 to 4, and of 4 ranks that throw the sum away. `one`: all points of
+// the four are the same.
+
+SAYS void say_one_curve(bool one, double low, double high, double lost, char *text, size_t size) {
+    text[0] = '\0';
+    if (one) say(text, size, "P = 1, 2, 3 and 4 draw one curve, to %.1f %%", 100.0 * low);
+    else say(text, size, "P = 1 to 4 differ, and end at %.1f to %.1f %%", 100.0 * low, 100.0 * high);
+    say(text, size, "; with the sum thrown away, 4 ranks reach %.1f %%", 100.0 * lost);
+}
+
 // ---- Chapter 9: bytes that a rank sends, with an average every so many steps, and with one at the end.
 
 SAYS void say_traffic(unsigned every, double bytes, double once, char *text, size_t size) {

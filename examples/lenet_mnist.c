@@ -18,7 +18,7 @@
 //
 // Three levers: a faster network or fewer bytes (Tsync), a larger batch (Tcomp), more ranks (R, but Tsync grows with it).
 
-#include "../chapters/chapter.h"
+#include "../chapters/ranks.h"
 
 typedef struct settings {
     const char *data;

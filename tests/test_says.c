@@ -243,6 +243,14 @@ static void chapters_say_what_they_measured(void **state) {
         sound();
         RULE(says("more time") == (ratios[i] >= 1.05) && says("less time") == (ratios[i] > 0.0 && ratios[i] <= 0.95), "ratio %g", ratios[i]);
     }
+    for (int i = 0; i < RATIOS; ++i)
+        for (int k = 0; k < RATIOS; ++k) {
+            const double low = fmin(ratios[i], ratios[k]) / 250, high = fmax(ratios[i], ratios[k]) / 250;
+            say_one_curve(i == k, low, high, ratios[k] / 500, text, sizeof text);
+            sound();
+            RULE(says("one curve") == (i == k) && says("differ") == (i != k), "curves %d and %d", i, k);
+            RULE(near(before("%"), 100 * (i == k ? low : high), 1) || i == k, "high %g", high);
+        }
     for (double lost = 0, all = 2e7; lost <= all; lost = lost < 40 ? lost + 1 : lost < all - 3 ? fmin(all - 3, lost * 3) : lost + 1) {
         say_lost(lost, all, text, sizeof text);
         sound();

@@ -1,0 +1,85 @@
+// What chapters 7 to 12 and the examples of several ranks have in common: a clean end on a signal,
+// results that come back from ranks, progress on a terminal.
+#ifndef RANKS_H
+#define RANKS_H
+
+#include "chapter.h"
+
+#include <time.h>
+
+// ---- A clean end on the first SIGINT or SIGTERM, with what was measured so far and exit code 130.
+
+#ifdef HAS_SIGNALS
+static volatile sig_atomic_t stop_asked;
+
+// A second signal ends the program at once. But one within half a second is the same request, which
+// was sent to every process of the job (as Slurm, systemd and kill do it), and came from the
+// launcher as well.
+CHAPTER_FN void on_signal(int number) {
+    static struct timespec first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!stop_asked) first = now;
+    stop_asked = 1;
+    const double since = (double)(now.tv_sec - first.tv_sec) +
+                         1e-9 * (double)(now.tv_nsec - first.tv_nsec);
+    if (since < 0.5) return;
+    signal(number, SIG_DFL);
+    raise(number); // comes when this function returns
+}
+
+CHAPTER_FN void end_cleanly_on_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    sigaddset(&action.sa_mask, SIGINT), sigaddset(&action.sa_mask, SIGTERM); // one at a time
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+#else
+enum { stop_asked };
+
+CHAPTER_FN void end_cleanly_on_signals(void) { }
+#endif
+
+// Whether any rank was asked to stop: all ranks call it at the same point, and all hear the same.
+CHAPTER_FN bool all_stop(dt_comm *comm) {
+    int64_t asked = stop_asked;
+    check(comm, dt_allreduce(comm, &asked, 1, DT_I64, DT_MAX, DT_AUTO));
+    return asked != 0;
+}
+
+// Between two measurements: ends the program if any rank was asked to.
+CHAPTER_FN void end_if_asked(dt_comm *comm) {
+    if (!all_stop(comm)) return;
+    if (dt_comm_rank(comm) == 0)
+        printf("stopped early: what stands above was measured, the rest was not\n");
+    dt_comm_free(comm);
+    exit(exit_code(130));
+}
+
+// ---- A job that runs on several ranks brings its results back in its argument. Ranks that are
+// ---- threads share it, and only rank 0 writes; processes have one each.
+
+CHAPTER_FN bool brings_result(const dt_comm *comm) {
+    return dt_comm_rank(comm) == 0 || strcmp(dt_comm_backend_name(comm), "threads") != 0;
+}
+
+// ---- Progress on a terminal: for dt_train_desc.on_step. user points at a bool, whether to show it
+// ---- (rank 0, standard error a terminal).
+
+CHAPTER_FN bool show_progress(const dt_progress *progress, void *user) {
+    static double shown;
+    const bool *show = user;
+    const bool due = progress->seconds > shown + 0.2 || progress->seconds < shown;
+    if (show && *show && (progress->epoch_ended || due)) {
+        const bool last = progress->epoch_ended && progress->epoch + 1 == progress->epochs;
+        char line[160];
+        shown = progress->seconds;
+        dt_progress_line(progress, line, sizeof line);
+        fprintf(stderr, "\r%-78s%s", line, last ? "\r\n" : "");
+    }
+    return !stop_asked;
+}
+
+#endif
