@@ -11832,13 +11832,14 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
        folder    flushed to the disk, so that the new name lasts as well
 
    The new file gets the permissions and the owner of the old one, and a link is
-   followed to the file it names. Where a new file cannot take the old one's
-   place, the old one is written as it stands: a device, a pipe, a file with
-   several names, another user's file, a folder that takes no new files. */
+   followed to the file it names, be it there already or not. Where a new file
+   cannot take the old one's place, the old one is written as it stands: a device,
+   a pipe, a file with several names, another user's file, a folder that takes no
+   new files. A pipe that nobody reads is an error, not waited for. */
 #ifdef DTI_DECLARE
 /* dt_check_writable: whether a file of this name could be written now, to be asked before the
    hours of work that the file is for; nothing is changed. DT_EIO with the reason, such as a
-   folder that does not exist. */
+   folder that does not exist. Whether a pipe is read can only be seen when it is written. */
 DT_API dt_err dt_check_writable(const char *path);
 #endif
 
@@ -11873,8 +11874,9 @@ static FILE *dti_open_plain(const char *path) {
 /* A file being written. beside is empty where the target itself is written. */
 
 static dt_err dti_output_failed(const dti_output *o, int why) {
-    return dt_fail(DT_EIO, "%s: cannot write it: %s", o->path,
-                   why ? strerror(why) : "the reason is not known");
+    const char *reason = why == ENXIO ? "it is a pipe that nobody reads"
+                       : why ? strerror(why) : "the reason is not known";
+    return dt_fail(DT_EIO, "%s: cannot write it: %s", o->path, reason);
 }
 
 #ifdef DTI_POSIX_FILES
@@ -11898,19 +11900,36 @@ static FILE *dti_create(const char *path, const struct stat *old) {
     return NULL;
 }
 
+/* The name that a path has in the end, links followed; realpath would stop where nothing is
+   there yet. False: a name too long, or links in a circle. */
+static bool dti_follow(const char *path, char target[DTI_PATH_MAX]) {
+    char link[DTI_PATH_MAX];
+    if (strlen(path) >= DTI_PATH_MAX) return false;
+    memcpy(target, path, strlen(path) + 1);
+    for (int links = 0; links < 40; ++links) {
+        const ssize_t n = readlink(target, link, sizeof link);
+        if (n < 0) return true;                     /* no link, or nothing there */
+        const char *slash = strrchr(target, '/');
+        const size_t folder = link[0] == '/' || !slash ? 0 : (size_t)(slash - target) + 1;
+        if (folder + (size_t)n >= DTI_PATH_MAX) return false;
+        memcpy(target + folder, link, (size_t)n);
+        target[folder + (size_t)n] = '\0';
+    }
+    return false;
+}
+
 /* Opens the file beside. false: the target is to be written as it stands. true with no o->file:
    errno says what failed. */
 static bool dti_output_beside(dti_output *o) {
-    struct stat old, link;
+    struct stat old, now;
     const bool there = stat(o->path, &old) == 0;
     if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0))
         return false;
     if (!there && (errno != ENOENT || !*o->path)) return false;
-    if (!there && lstat(o->path, &link) == 0) return false; /* a link to what is not there yet */
-    char *real = there ? realpath(o->path, NULL) : NULL;
-    const int length = snprintf(o->target, sizeof o->target, "%s", real ? real : o->path);
-    free(real);
-    if (length < 0 || (size_t)length >= sizeof o->target) return false;
+    if (!dti_follow(o->path, o->target)) return false;
+    /* /dev/stdout leads to an open file, whose name may be another's by now */
+    if (there && (stat(o->target, &now) != 0 || now.st_dev != old.st_dev || now.st_ino != old.st_ino))
+        return false;
     /* x.part may be a file of the user's, or of another run's */
     for (int i = 1; i < 100; ++i) {
         if (i == 1) snprintf(o->beside, sizeof o->beside, "%s.part", o->target);
@@ -11953,18 +11972,24 @@ DT_API dt_err dt_check_writable(const char *path) {
     }
     struct stat s;
     /* not opened: whoever reads a pipe would take that for its end */
-    if (stat(path, &s) == 0) {
-        if (S_ISDIR(s.st_mode)) return dti_output_failed(&o, EISDIR);
-        return access(path, W_OK) == 0 ? DT_OK : dti_output_failed(&o, errno);
-    }
-    /* what a link names comes into being, empty */
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return dti_output_failed(&o, errno);
-    close(fd);
-    return DT_OK;
+    if (stat(path, &s) != 0) return dti_output_failed(&o, errno);
+    if (S_ISDIR(s.st_mode)) return dti_output_failed(&o, EISDIR);
+    return access(path, W_OK) == 0 ? DT_OK : dti_output_failed(&o, errno);
+}
+
+/* Opens a file that is written as it stands; mode: "wb", "ab". Opening a pipe would wait until
+   somebody reads it, perhaps for ever; this fails with ENXIO instead. */
+static FILE *dti_open_in_place(const char *path, const char *mode) {
+    struct stat s;
+    if (stat(path, &s) != 0 || !S_ISFIFO(s.st_mode)) return fopen(path, mode);
+    const int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    (void)fcntl(fd, F_SETFL, 0);                    /* to write, it may wait */
+    return fdopen(fd, mode);
 }
 #else
 static bool dti_output_beside(dti_output *o) { (void)o; return false; }
+static FILE *dti_open_in_place(const char *path, const char *mode) { return fopen(path, mode); }
 DT_API dt_err dt_check_writable(const char *path) {
     DTI_NEED(path, "path", DT_EARG);
     FILE *f = fopen(path, "ab");
@@ -11977,7 +12002,7 @@ static dt_err dti_output_open(dti_output *o, const char *path) {
     memset(o, 0, sizeof *o);
     o->path = path;
     errno = 0;
-    if (!dti_output_beside(o)) o->file = fopen(path, "wb");
+    if (!dti_output_beside(o)) o->file = dti_open_in_place(path, "wb");
     return o->file ? DT_OK : dti_output_failed(o, errno);
 }
 
@@ -12561,7 +12586,7 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
     if (row) dti_vprint(row, room, row_format, again);
     va_end(args), va_end(again);
     if (!row) return DT_ENOMEM;
-    out.file = fopen(path, "ab");
+    out.file = dti_open_in_place(path, "ab");
     const int why = errno;
     if (out.file)
         fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "",

@@ -365,6 +365,11 @@ launch 0 "$ch12" --epochs 1 --quiet --save /dev/null
 if [ $code -eq 0 ] && [ -c /dev/null ]; then good; else bad "--save /dev/null: exit code $code"; fi
 launch 0 "$ch12" --epochs 1 --quiet --save /dev/full
 if [ $code -eq 1 ] && grep -q "^/dev/full: cannot write it: No space left on device" "$dir/err"; then good; else bad "--save /dev/full: exit code $code"; fi
+mkfifo "$dir/unread"
+for option in csv epoch-csv save trace; do
+    launch 0 "$ch12" --epochs 1 --quiet --$option "$dir/unread"
+    if [ $code -eq 1 ] && grep -q "^$dir/unread: cannot write it: it is a pipe that nobody reads" "$dir/err"; then good; else bad "--$option to a pipe that nobody reads: exit code $code"; fi
+done
 
 # ---- standard output that is lost: a full device, a closed one, a reader that went away
 mkfifo "$dir/gone"

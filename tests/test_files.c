@@ -550,6 +550,26 @@ static void links_and_others(void **state) {
     ok(dt_save(net, "dangling"));
     assert_true(lstat("dangling", &s) == 0 && S_ISLNK(s.st_mode));
     assert_int_equal(read_file("sub/new"), size);
+    char far[600];
+    assert_non_null(getcwd(far, 500));
+    strcat(far, "/sub/far");
+    assert_int_equal(symlink(far, "sub/absolute") | symlink("sub/absolute", "twice"), 0);
+    ok(dt_save(net, "twice"));                      /* link to link to what is not there */
+    assert_int_equal(read_file("sub/far"), size);
+    assert_int_equal(symlink("circle", "circle"), 0);
+    expect_error(dt_save(net, "circle"), DT_EIO, "circle: cannot write it: Too many levels");
+
+    /* an open file that has lost its name is written as it is, and no other one takes the name */
+    const int lost = open("lost", O_RDWR | O_CREAT, 0600);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", lost);
+    assert_int_equal(unlink("lost"), 0);
+    if (stat(path, &s) == 0) {
+        ok(dt_save(net, path));
+        assert_true(fstat(lost, &s) == 0 && (size_t)s.st_size == size);
+        assert_true(access("lost", F_OK) != 0 && access("lost (deleted)", F_OK) != 0);
+    }
+    close(lost);
 
     /* a file with two names: both see the new content */
     write_file("one", "old", 3);
@@ -565,6 +585,8 @@ static void links_and_others(void **state) {
     assert_int_equal(read(end, content, sizeof content), size);
     close(end);
     assert_true(lstat("pipe", &s) == 0 && S_ISFIFO(s.st_mode));
+    expect_error(dt_save(net, "pipe"), DT_EIO,
+                 "pipe: cannot write it: it is a pipe that nobody reads");
     if (stat("/dev/full", &s) == 0 && S_ISCHR(s.st_mode)) {
         expect_error(dt_save(net, "/dev/full"), DT_EIO,
                      "/dev/full: cannot write it: No space left");
@@ -585,11 +607,14 @@ static void asked_before(void **state) {
     (void)state;
     write_file("x", "old", 3);
     assert_int_equal(mkfifo("pipe", 0600), 0);
-    assert_int_equal(symlink("x", "link"), 0);
-    const char *const good[] = { "x", "new", "link", "pipe", "./x", "/dev/null" };
+    assert_int_equal(symlink("x", "link") | symlink("not yet", "dangling") |
+                         symlink("/nowhere/x", "lost"),
+                     0);
+    const char *const good[] = { "x", "new", "link", "dangling", "pipe", "./x", "/dev/null" };
     for (size_t i = 0; i < sizeof good / sizeof *good; ++i) ok(dt_check_writable(good[i]));
     assert_int_equal(read_file("x"), 3);
-    assert_int_equal(entries(), 3);
+    assert_int_equal(entries(), 5);                 /* no new file, nor "not yet" */
+    expect_error(dt_check_writable("lost"), DT_EIO, "lost: cannot write it: No such file");
     expect_error(dt_check_writable("/nowhere/x"), DT_EIO,
                  "/nowhere/x: cannot write it: No such file or directory");
     expect_error(dt_check_writable("x/y"), DT_EIO, "x/y: cannot write it: Not a directory");
@@ -633,6 +658,8 @@ static void rows(void **state) {
     assert_int_equal(read(end, content, sizeof content), 4);
     assert_memory_equal(content, "a\n1\n", 4);
     close(end);
+    expect_error(dt_csv_append("pipe", "a", "%d", 1), DT_EIO,
+                 "pipe: cannot write it: it is a pipe that nobody reads");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter_folder, leave_folder)
