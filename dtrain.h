@@ -9961,11 +9961,40 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
+/* MPI says "Message truncated" where two ranks are at different places: more comes than is waited for. */
 static dt_err dti_mpi_failed(const dt_comm *c, const char *what, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
+    int length = 0, kind = 0;
+    MPI_Error_class(code, &kind);
+    if (kind == MPI_ERR_TRUNCATE)
+        return dt_fail(DT_ECOMM, "another rank sends more than this one expects: not all ranks run the same program, or "
+                       "call the same collectives");
     MPI_Error_string(code, text, &length);
     return dt_fail(DT_ECOMM, "rank %d: %s: %s", c->rank, what, text);
+}
+
+/* MPI_Test belongs to no communicator: what goes wrong in it is reported to MPI_COMM_WORLD, which ends the job in MPI's
+   words. So where we have started MPI, errors there come back to us while we test; all others stay fatal. */
+static bool dti_mpi_testing;
+
+static void dti_mpi_error(MPI_Comm *comm, int *code, ...) {
+    if (dti_mpi_testing) return;
+    MPI_Comm_set_errhandler(*comm, MPI_ERRORS_ARE_FATAL);
+    MPI_Comm_call_errhandler(*comm, *code);
+}
+
+static void dti_mpi_errors_return(void) {
+    MPI_Errhandler handler;
+    MPI_Comm_create_errhandler(dti_mpi_error, &handler);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
+    MPI_Errhandler_free(&handler);
+}
+
+static int dti_mpi_ask(MPI_Request *request, int *done, MPI_Status *status) {
+    dti_mpi_testing = true;
+    const int code = MPI_Test(request, done, status);
+    dti_mpi_testing = false;
+    return code;
 }
 
 static dt_err dti_mpi_post(dt_comm *c, dti_message *m) {
@@ -9980,14 +10009,15 @@ static dt_err dti_mpi_post(dt_comm *c, dti_message *m) {
 static dt_err dti_mpi_test(dt_comm *c, dti_message *m) {
     int done = 0, bytes = 0;
     MPI_Status status;
-    int code = MPI_Test(&m->mpi, &done, &status);
+    int code = dti_mpi_ask(&m->mpi, &done, &status);
     if (code != MPI_SUCCESS) return dti_mpi_failed(c, m->incoming ? "receiving" : "sending", code);
     if (!done) return DT_OK;
     m->pending = false;
     if (!m->incoming) return DT_OK;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     if ((size_t)bytes == m->bytes) return DT_OK;
-    return dt_fail(DT_ECOMM, "rank %d expects %zu bytes from rank %d, which sends %d", c->rank, m->bytes, m->peer, bytes);
+    return dt_fail(DT_ECOMM, "rank %d expects %zu bytes from rank %d, which sends %d: not all ranks run the same program, or "
+                   "call the same collectives", c->rank, m->bytes, m->peer, bytes);
 }
 
 static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) {
@@ -10000,7 +10030,7 @@ static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) {
 }
 
 static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
-    int flag = 0, code = MPI_Test(&f->mpi, &flag, MPI_STATUS_IGNORE);
+    int flag = 0, code = dti_mpi_ask(&f->mpi, &flag, MPI_STATUS_IGNORE);
     *done = flag != 0;
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, "MPI_Iallreduce", code);
 }
@@ -10187,6 +10217,7 @@ DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
     if (!started) dti_shm_avoid();
     if (!started && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return dt_fail(DT_ECOMM, "MPI did not start"), NULL;
+    if (!started) dti_mpi_errors_return();
     return dti_mpi_wrap(MPI_COMM_WORLD, !started);
 }
 
@@ -10757,7 +10788,7 @@ typedef struct dti_lines { int rank, guardians, ranks; } dti_lines;  /* two line
 #ifdef __linux__
 enum { DTI_NEWS_COMES, DTI_NEWS_ENDED, DTI_NEWS_THROUGH, DTI_NEWS_FAILS };
 typedef struct dti_news { int what, rank, number; } dti_news; /* COMES: its process; ENDED: as waitpid says */
-typedef struct dti_guest { int pid, guardian, line; bool through; } dti_guest;  /* pid 0: it has not come */
+typedef struct dti_guest { int pid, guardian, line; bool through, closed; } dti_guest; /* pid 0: it has not come */
 
 typedef struct dti_usher {
     struct pollfd *line;                              /* 0: where lines come in; two for each rank that has come */
@@ -10765,6 +10796,7 @@ typedef struct dti_usher {
     int size, here, lines, came, through;             /* here: the ranks of this host, by the launcher's word, or 0 */
     bool over;                                        /* everybody is ended, also who comes late */
     int speaker;                                      /* 1 + the rank that says why first; 0: nobody does */
+    int caller, parent;                               /* the rank that has called the usher, and its guardian */
     double waited, since, limit;                      /* seconds since the first came; since it is over */
     char host[DTI_HOST];
 } dti_usher;
@@ -10825,6 +10857,25 @@ static void dti_usher_miss(dti_usher *u, int rank, int status) {
     dti_usher_say(u, text);
 }
 
+/* The guardians of these ranks were killed since the last look. The launcher kills the others a few milliseconds
+   after the first, so that on a busy machine they are found together. */
+static void dti_usher_miss_closed(dti_usher *u) {
+    int first = -1, count = 0;
+    char number[16], text[384] = "dtrain: one of the ranks";
+    for (int rank = 0; rank < u->size; ++rank) {
+        if (!u->guest[rank].closed || u->guest[rank].through) continue;
+        u->guest[rank].closed = false;
+        snprintf(number, sizeof number, count ? ", %d" : " %d", rank);
+        if (count < 16) dti_add_text(text, sizeof text, number);
+        if (++count == 1) first = rank;
+    }
+    if (count == 1) dti_usher_miss(u, first, -1);
+    if (count < 2) return;
+    dti_add_text(text, sizeof text, count > 16 ? ", ... (" : " ("), dti_add_text(text, sizeof text, u->host);
+    dti_add_text(text, sizeof text, ") was killed with its guardian before MPI had started, and then the launcher ended the others\n");
+    dti_usher_say(u, text);
+}
+
 /* A rank that a signal has stopped; -1: none. */
 static int dti_usher_stopped(const dti_usher *u) {
     for (int rank = 0; rank < u->size; ++rank) {
@@ -10881,7 +10932,7 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     const ssize_t n = recv(line->fd, &news, sizeof news, MSG_DONTWAIT);
     if (n != (ssize_t)sizeof news) {                  /* closed */
         for (int rank = 0; rank < u->size; ++rank)
-            if (u->guest[rank].pid && u->guest[rank].line == line->fd) dti_usher_miss(u, rank, -1);
+            if (u->guest[rank].pid && u->guest[rank].line == line->fd) u->guest[rank].closed = true;
         close(line->fd);
         line->fd = -1;
         return;
@@ -10904,7 +10955,9 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
 }
 
 /* Once one rank is through, all have come; the usher stays until all that it knows are. When it is over,
-   it stays for those that come late, so that they do not call another one. */
+   it stays for those that come late, so that they do not call another one; and it stays for 1.5 s in all where
+   there are other hosts, because Slurm loses an order to end a step that it is still starting there [its other
+   node's ranks went on in 2 of 25 such starts]. */
 static void dti_usher_main(dti_usher *u) {
     dti_watcher_detach(2, u->line[0].fd);
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
@@ -10916,10 +10969,14 @@ static void dti_usher_main(dti_usher *u) {
                     dti_usher_hear(u, &u->line[i]);
                     u->line[i].revents = 0;
                 }
+        dti_guest *caller = &u->guest[u->caller];     /* it may be killed before it has said that it comes */
+        if (!caller->pid && getppid() != u->parent) caller->pid = u->parent, caller->closed = true, ++u->came;
+        dti_usher_miss_closed(u);
         if (u->line[0].revents) dti_usher_admit(u);
         u->waited += passed;
         if (u->over && (u->since += passed) > 1.0) dti_usher_kill_all(u);
-        if (u->over && !u->speaker && (u->came >= u->here || u->since > 1.0))
+        const bool all = u->came >= u->here || u->since > 1.0;
+        if (u->over && !u->speaker && all && u->waited > (u->here < u->size ? 1.5 : 0.0)) /* see above */
             dti_watcher_leave(u->size, u->here ? u->here : u->size);
         if (u->over || u->through || u->waited < u->limit) continue;
         if (!u->came) break;
@@ -10984,10 +11041,11 @@ static dt_err dti_no_process(const char *what) {
 }
 
 /* Forks the usher, who listens at the door. */
-static dt_err dti_usher_start(int door, int size, int here) {
+static dt_err dti_usher_start(int door, int size, int rank, int here) {
     const char *patience = getenv("DTRAIN_PATIENCE");
     const double said = patience ? atof(patience) : 0.0;
-    dti_usher u = { .size = size, .here = here, .limit = 6.0 * (said > 0.0 ? said : 5.0) };
+    dti_usher u = { .size = size, .here = here, .caller = rank >= 0 && rank < size ? rank : 0,
+                    .parent = (int)getpid(), .limit = 6.0 * (said > 0.0 ? said : 5.0) };
     u.line = dti_alloc((2 * (size_t)size + 1) * sizeof *u.line);
     u.guest = dti_alloc((size_t)size * sizeof *u.guest);
     dt_err error = u.line && u.guest ? DT_OK : DT_ENOMEM;
@@ -11003,7 +11061,7 @@ static dt_err dti_usher_start(int door, int size, int here) {
 }
 
 /* A line to the usher, who is called if there is none yet. *line becomes -1 where there are no such sockets. */
-static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int here, int *line) {
+static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank, int here, int *line) {
     const struct sockaddr *address = (const struct sockaddr *)(const void *)name;
     for (int tries = 0; tries < 1000; ++tries) {
         *line = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -11013,7 +11071,7 @@ static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int here,
         if (!nobody) return DT_OK;
         const int door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         const bool first = door >= 0 && bind(door, address, sizeof *name) == 0 && listen(door, 4096) == 0;
-        const dt_err error = first ? dti_usher_start(door, size, here) : DT_OK;
+        const dt_err error = first ? dti_usher_start(door, size, rank, here) : DT_OK;
         if (door >= 0) close(door);
         if (error != DT_OK) return error;
         if (!first) dti_doze(1000);                   /* somebody else's will listen in a moment */
@@ -11028,12 +11086,12 @@ static dt_err dti_usher_call(dti_lines *l) {
     l->guardians = l->ranks = -1;
     if (!launcher) return DT_OK;
     dti_usher_address(&name, launcher->rank);
-    DT_TRY(dti_usher_line(&name, size, dti_ranks_here(launcher), &l->guardians));
+    DT_TRY(dti_usher_line(&name, size, l->rank, dti_ranks_here(launcher), &l->guardians));
     dti_usher_tell(l, DTI_NEWS_COMES, (int)getpid());
     char answer;
     struct pollfd known = { .fd = l->guardians, .events = POLLIN };
     if (l->guardians >= 0 && poll(&known, 1, 3000) == 1) (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
-    return l->guardians < 0 ? DT_OK : dti_usher_line(&name, size, dti_ranks_here(launcher), &l->ranks);
+    return l->guardians < 0 ? DT_OK : dti_usher_line(&name, size, l->rank, dti_ranks_here(launcher), &l->ranks);
 }
 #endif
 #endif
@@ -11071,7 +11129,7 @@ static void dti_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
 
 typedef struct dti_guardian {
     struct dti_guard *guard;
-    pid_t child, launcher;
+    pid_t child, launcher, above;     /* above: what the launcher was started by */
     bool ended_it;                    /* the guardian has ended the rank, and said why */
     double looked, late;              /* seconds for which the rank should have ended, and has not */
     double asked[32];                 /* when a signal that asks to end was last passed on */
@@ -11101,10 +11159,12 @@ static void dti_guardian_look(dti_guardian *g) {
     char why[96];
     const double now = dt_now(), passed = now - g->looked;
     const int farewell = atomic_load(&g->guard->farewell), rank = atomic_load(&g->guard->rank);
-    if (getppid() != g->launcher) {
+    /* one that a signal has stopped does not end when what is above it does: mpiexec, which would have ended us */
+    const bool lost = dti_process_state((int)g->launcher) == 'T' && dti_process_parent((int)g->launcher) != (int)g->above;
+    if (getppid() != g->launcher || lost) {
         if (atomic_load(&g->guard->seat) > 0) dti_doze(500000);          /* the first one of the host speaks */
         atomic_store(&g->guard->orphaned, 1);
-        snprintf(why, sizeof why, "is ended, because what started it (process %d) has ended", (int)g->launcher);
+        snprintf(why, sizeof why, "is ended, because what started it (process %d) has ended", (int)(lost ? g->above : g->launcher));
         dti_guardian_ends(g, atomic_load(&g->guard->seat) > 0 ? "" : why);
         return;
     }
@@ -11132,13 +11192,16 @@ static void dti_guardian_linger(void) {
 static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset_t *all) {
     const struct timespec quarter = { .tv_nsec = 250000000 };
     dti_guardian g = { .guard = guard, .child = child, .launcher = getppid(), .looked = dt_now() };
+    g.above = dti_process_parent((int)g.launcher);
     int status = 0, code;
     for (pid_t ended = 0; ended != child;) {
         const int number = sigtimedwait(all, NULL, &quarter);
         if (number > 0 && number != SIGCHLD) dti_guardian_pass(&g, number);
         if (!g.ended_it && dt_now() > g.looked + 0.2) dti_guardian_look(&g);
-        ended = waitpid(child, &status, WNOHANG);
-        if (ended < 0 && errno == ECHILD) break;
+        int how;                                                         /* of the rank, or of the usher: that is buried too */
+        for (pid_t dead; (dead = waitpid(-1, &how, WNOHANG)) > 0;)
+            if (dead == child) ended = dead, status = how;
+        if (ended != child && waitpid(child, &how, WNOHANG) < 0 && errno == ECHILD) break;
     }
     dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
     const int farewell = atomic_load(&guard->farewell);
@@ -11335,16 +11398,14 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
 static dt_err dti_watcher_start(dt_comm *c, int fd) {
     if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
     if (!c->board) return dt_fail(DT_ECOMM, "no watcher: the ranks of %s share no memory", c->host[c->rank]);
-    if (c->seat != 0 || DTI_GET(c->board->watched)) return DT_OK;
+    if (atomic_exchange(&c->board->watched, 1)) return DT_OK;            /* by the first that comes here, be it told not to or not */
     struct pollfd *process = dti_alloc((size_t)c->here * sizeof *process);
-    if (!process) return DT_ENOMEM;
-    DTI_SET(c->board->watched, 1);
-    pid_t child = fork();
+    pid_t child = process ? fork() : -1;
     if (child == 0) dti_watcher_main(c, fd, process);
     dti_release(process);
     if (child < 0) DTI_SET(c->board->watched, 0);
     c->watcher = child > 0 ? (long)child : 0;
-    return child > 0 ? DT_OK : dt_fail(DT_ECOMM, "no watcher: fork failed");
+    return child > 0 ? DT_OK : dt_fail(DT_ECOMM, "no watcher: %s", strerror(errno));
 }
 
 static void dti_watcher_stop(dt_comm *c) {
@@ -11533,13 +11594,13 @@ static void dti_examine_left(const dt_comm *c, const uint64_t *all, dti_notes *n
 }
 
 /* Two ranks were told different things: which. All ranks hear both, and write the same line. */
-static dt_err dti_examine_settings(dt_comm *c, const char *settings, int odd, int like, dti_notes *n) {
+static dt_err dti_examine_settings(dt_comm *c, const char *name, const char *settings, int odd, int like, dti_notes *n) {
     enum { MOST = 2048 }; /* of a longer command line, the beginning */
     static const char *const word[] = { "without", "with" };
     char one[MOST] = "", two[MOST] = "";
     int own = 0, theirs = 0;
-    if (c->rank == odd) dti_add_text(one, MOST, settings);
-    if (c->rank == like) dti_add_text(two, MOST, settings);
+    if (c->rank == odd) snprintf(one, MOST, "%s\n%s", name, settings);
+    if (c->rank == like) snprintf(two, MOST, "%s\n%s", name, settings);
     DT_TRY(dt_broadcast(c, one, MOST, odd));
     DT_TRY(dt_broadcast(c, two, MOST, like));
     const char *has = dti_line_not_in(one, two, &own), *lacks = dti_line_not_in(two, one, &theirs);
@@ -11557,7 +11618,7 @@ static dt_err dti_examine_settings(dt_comm *c, const char *settings, int odd, in
     return DT_OK;
 }
 
-static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program,
+static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program, const char *name,
                                 const uint64_t *all, dti_notes *n) {
     int odd = dti_odd_one(all + DTI_BUILD, DTI_COLUMNS, c->size), lacks = -1;
     if (odd >= 0) dti_note(n, true, "rank %d (%s) runs another build than the others; build %s once and copy it to every host", odd, c->host[odd], program);
@@ -11568,7 +11629,7 @@ static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char 
     odd = dti_odd_one(all + DTI_SETTINGS, DTI_COLUMNS, c->size);
     int like = 0; /* the first rank that was told something else than the odd one */
     while (odd >= 0 && all[like * DTI_COLUMNS + DTI_SETTINGS] == all[odd * DTI_COLUMNS + DTI_SETTINGS]) ++like;
-    if (odd >= 0) DT_TRY(dti_examine_settings(c, d->settings ? d->settings : "", odd, like, n));
+    if (odd >= 0) DT_TRY(dti_examine_settings(c, name, d->settings ? d->settings : "", odd, like, n));
     if (!d->data_name) return DT_OK;
     for (int r = c->size - 1; r >= 0; --r)
         if (!all[r * DTI_COLUMNS + DTI_DATA]) lacks = r;
@@ -11583,7 +11644,9 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
     dti_notes n = { text, size, false };
     const char *program = d->program ? d->program : "./program";
     int cores = dt_cores();
-    const uint64_t said = d->settings ? dt_hash(d->settings, strlen(d->settings), 0) : 0;
+    const char *name = strrchr(program, '/') ? strrchr(program, '/') + 1 : program; /* in folders that may differ */
+    const uint64_t named = dt_hash(name, strlen(name), 0);
+    const uint64_t said = d->settings ? dt_hash(d->settings, strlen(d->settings), named) : named;
     uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), dti_arithmetic_hash(), said, d->data, 0, 0, 0 };
     if (size) text[0] = '\0';
     if (d->leftovers && c->seat == 0) dti_left_look(&mine[DTI_FILES], &mine[DTI_BYTES], &mine[DTI_FILE_KINDS]);
@@ -11591,7 +11654,7 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
     uint64_t *all = dti_alloc((size_t)c->size * sizeof mine);
     if (!all) return DT_ENOMEM;
     dt_err error = dt_allgather(c, mine, sizeof mine, all);
-    if (error == DT_OK) error = dti_examine_ranks(c, d, program, all, &n);
+    if (error == DT_OK) error = dti_examine_ranks(c, d, program, name, all, &n);
     if (error == DT_OK) dti_examine_left(c, all, &n);
     dti_release(all);
     if (error != DT_OK) return error;

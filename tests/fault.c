@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static const char *how;
@@ -45,6 +47,14 @@ static int on_end(MPI_Comm self, int key, void *value, void *extra) {
     if (strcmp(how, "end-stop") == 0) kill(getpid(), SIGSTOP);
     if (strcmp(how, "end-loop") == 0) for (volatile unsigned i = 0;; ++i) { }
     return MPI_SUCCESS;
+}
+
+/* And here it is killed while it calls the usher: at the second try, which is after it has forked one, if nobody has before. */
+int connect(int line, const struct sockaddr *address, socklen_t size) {
+    static int tries;
+    const char *rank = getenv("PMI_RANK");
+    if (how && strcmp(how, "call-kill") == 0 && rank && atoi(rank) == victim && ++tries == 2) kill(getpid(), SIGKILL);
+    return (int)syscall(SYS_connect, line, address, size);
 }
 
 typedef struct run { dt_comm *comm; dt_net *net; } run;
@@ -93,6 +103,11 @@ int main(int argc, char **argv) {
     dt_comm_phase(comm, "loading data");
     if (is(comm, "open")) check(comm, dt_idx_load(&data, "no-such-images", "no-such-labels", 10));
     check(comm, dt_dataset_synthetic(&data, 1024, is(comm, "data") ? 2 : 1));
+    if (is(comm, "other")) { /* another program, whose first message is longer, or shorter where it is rank 0 */
+        static char bytes[4096];
+        check(comm, dt_broadcast(comm, bytes, victim ? 4 : 4096, 0));
+        check(comm, dt_barrier(comm));
+    }
     check(comm, dt_comm_same(comm, "the data", data.hash));
     check(comm, dt_comm_same(comm, "the settings", is(comm, "settings") ? 1 : 2));
     if (is(comm, "nap")) sleep(2);

@@ -74,7 +74,9 @@ starts() {
     unstarted "rank 0 .$host, process [0-9]*. ended before MPI had started, by signal 9" "$MPIEXEC" -n 2 "$program" sync init-kill 0
     unstarted "rank 3 .$host, process [0-9]*. ended before MPI had started, by signal 9" "$MPIEXEC" -n 4 "$program" sync init-kill 3
     unstarted "rank 1 .$host, process [0-9]*. ended before MPI had started, with exit code 3" "$MPIEXEC" -n 4 "$program" sync init-exit 1
-    unstarted "rank [01] .$host, process [0-9]*. ended before MPI had started, killed with its guardian" "$MPIEXEC" -n 2 "$program" sync init-guardian 1
+    unstarted "rank [01] .$host, process [0-9]*. ended before MPI had started, killed with its guardian|one of the ranks 0, 1 " "$MPIEXEC" -n 2 "$program" sync init-guardian 1
+    unstarted "rank 0 .$host, process [0-9]*. ended before MPI had started, killed with its guardian" "$MPIEXEC" -n 1 "$program" sync call-kill 0 : -n 1 sleep 20
+    unstarted "rank 1 .$host, process [0-9]*. ended before MPI had started, killed with its guardian|one of the ranks 0, 1 " "$MPIEXEC" -n 2 "$program" sync call-kill 1
     unstarted "not started in [0-9]* s: rank 1 .$host, process [0-9]*. is stopped by a signal" "$MPIEXEC" -n 2 "$program" sync init-stop 1
 }
 
@@ -114,6 +116,9 @@ broken 2 sync end-kill 1 1 "rank 1 ($host.*a signal ended it before it came out 
 broken 3 sync end-stop 1 1 "rank 1 ($host.*$out: a signal has stopped it"
 broken 2 psgd end-loop 0 1 "rank 0 ($host.*$out"
 broken 3 sync leave 1 1 "rank 1 ($host.*has left, though others wait for it, after step"
+sorts="not all ranks run the same program, or call the same collectives"
+broken 2 sync other 1 1 "rank 1 ($host): \(another rank sends more than this one expects\|rank 1 expects 4 bytes .*, which sends [0-9]*\): $sorts"
+broken 3 sync other 0 1 "rank [12] ($host): \(another rank sends more than this one expects\|rank . expects 16 bytes .*, which sends [0-9]*\): $sorts"
 
 # MPICH's launcher started twice on this machine is two hosts to it: no memory in common, and a failure on the one must end the other
 two_hosts() { # LAYOUT RANKS LAST
@@ -168,7 +173,7 @@ if "$MPIEXEC" -launcher fork -hosts a,b -n 2 true 2>/dev/null; then
 fi
 
 # Signals. mpiexec, the launcher's process that stands between it and the ranks, and every process of the job may get them.
-# below JOB DEPTH: the children of a job's launcher (1), their children (2) ...; living ones: the usher's body is there to the end
+# below JOB DEPTH: the children of a job's launcher (1), their children (2) ...; living ones
 below() {
     ps -eo pid=,ppid=,stat= | awk -v job="$1" -v depth="$2" '{ parent[$1] = $2; dead[$1] = $3 ~ /^Z/ }
         END { for (p in parent) if (!dead[p]) { q = p; for (i = 0; i < depth; ++i) q = parent[q]; if (q == job) printf "%s ", p } }'
@@ -179,23 +184,28 @@ signalled() {
     "$MPIEXEC" -n "$1" "$program" sync ever 0 0 >"$work/out" 2>"$work/err" &
     job=$! tries=0
     until grep -q training "$work/out" || [ $tries -gt 500 ]; do sleep 0.02; tries=$((tries + 1)); done
-    ranks_are=$(below $job 3)
+    ranks_are=$(below $job 3) helper=
+    bodies=$(ps -eo ppid=,stat= | awk -v parents=" $(below $job 2)" '$2 ~ /^Z/ && index(parents, " " $1 " ")' | grep -c .)
     start=$(now)
     # shellcheck disable=SC2046
-    kill -"$2" $(below $job "$3")
+    if [ "$2" != LOST ]; then kill -"$2" $(below $job "$3")
+    else helper=$(below $job 1) && kill -STOP $helper && kill -KILL $job; fi
     [ "$2" = USR1 ] && { sleep 0.2; kill -KILL "${ranks_are%% *}"; } # which MPICH takes, and goes on: so a rank is killed then
     wait $job
     code=$? left=
     until [ $((($(now) - start) / 1000000)) -gt 5000 ]; do
         left=
-        for p in $ranks_are; do kill -0 "$p" 2>/dev/null && left="$left $p"; done
+        for p in $ranks_are; do case $(ps -o stat= -p "$p") in ''|Z*) ;; *) left="$left $p" ;; esac; done
         [ -z "$left" ] && break
         sleep 0.05
     done
+    # shellcheck disable=SC2086
+    [ -z "$helper" ] || kill -KILL $helper
     what="$2 to $([ "$3" = 0 ] && echo mpiexec || echo "mpiexec's helper"), $1 ranks${busy:+, busy machine}: exit code $code, $((($(now) - start) / 1000000)) ms"
     if [ -z "$ranks_are" ] || [ $tries -gt 500 ]; then fail "$what: did not start"
     elif [ $code -eq 0 ]; then fail "$what: must end non-zero"
     elif [ -n "$left" ]; then fail "$what: processes$left are left"
+    elif [ "$bodies" -ne 0 ]; then fail "$what: $bodies helpers are not buried"
     else passed=$((passed + 1)); echo "ok     $what"; fi
 }
 for signal in TERM INT QUIT USR1; do
@@ -204,6 +214,8 @@ done
 signalled 2 KILL 0
 signalled 1 KILL 1
 signalled 2 KILL 1
+signalled 2 LOST 0                  # the helper is stopped, then mpiexec killed
+signalled 1 LOST 0
 
 healthy 2 sync none 0 0
 healthy 4 psgd none 0 0
@@ -217,6 +229,12 @@ for rank in 0 1; do                 # one rank of two is not watched, and says s
     code=$?
     if [ $code -eq 0 ] && [ ! -s "$work/err" ]; then passed=$((passed + 1)); echo "ok     rank $rank of 2 without a watcher"
     else fail "rank $rank of 2 without a watcher: exit code $code"; fi
+    # shellcheck disable=SC2086         #   but the other one's watcher sees it die
+    timeout -k 1 20 "$MPIEXEC" -n 1 $off "$program" sync kill $rank : -n 1 $on "$program" sync kill $rank >"$work/out" 2>"$work/err"
+    code=$?
+    if [ $code -ne 0 ] && [ $code -ne 124 ] && [ "$(grep -c "rank $rank ($host.*ended without saying goodbye, in step 2[0-9] (training)" "$work/err")" -eq 1 ]; then
+        passed=$((passed + 1)); echo "ok     rank $rank of 2 without a watcher, killed"
+    else fail "rank $rank of 2 without a watcher, killed: exit code $code"; fi
 done
 # shellcheck disable=SC2086
 for i in 1 2; do                    # a shell between the launcher and the rank; jobs beside each other do not meet
