@@ -1056,7 +1056,7 @@ DT_API const dt_dataset_kind *dt_dataset_known(int i);
 
 /* dt_dataset_synthetic                                         [E7.2]  chapter 2
    Draws count digits, 28x28: image i is a function of (seed, i) alone, the same bits on every machine. The sets of
-   dt_dataset_find are images 0..59999 and 60000..69999 of seed 1. About 12 us an image. DT_EARG if count is 0. */
+   dt_dataset_find are images 0..59999 and 60000..69999 of seed 1. About 20 us an image. DT_EARG if count is 0. */
 DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed);
 
 /* dt_dataset_view: images first .. first+count-1 of another dataset, not copied; `of` must outlive the view, which
@@ -12664,22 +12664,33 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
    A font of strokes, for the labels of charts and for digits that need no download. */
 
 /* ==== [E7.1] Stroke font ==================================================
-   Our own font, drawn with one pen: every glyph is a few strokes, which the caller thickens. The charts [E8] write
-   with it at any size; the synthetic digits [S4] push its 0..9 through random affine maps.
 
-   Coordinates: x to the right, y upward, the baseline at 0, capitals and digits 1 high, small letters 0.7, descenders
-   down to -0.3. A glyph stands in a box from x = 0 to its width, which is also the distance to the next glyph; digits
-   are 0.76 wide, all of them, and centred at (0.38, 0.5). A stroke 0.1 thick stays inside the box
-   [0, width] x [DTI_FONT_BOTTOM, DTI_FONT_TOP].
+   Our own font, drawn with one pen: every glyph is a few strokes, which the caller thickens, so that it
+   serves at any size. An outline font would need a file, a parser of a few thousand lines, and a rasterizer.
+   The charts [E8] write with this one; the synthetic digits [E7.2] push its 0..9 through random maps.
 
-   The table writes a glyph in hundredths of the cap height: M lifts the pen and sets it down, a bare pair of numbers
-   draws a line to that point, and Q turns a corner: from the pen towards the first pair, ending at the second, along
-   a quarter of an ellipse where the two directions are square to each other.                                        */
+   The table has a row for each glyph: its code point, its width, and the way of the pen, in hundredths of the
+   height of a capital. x goes to the right, y upward from the baseline; small letters are 70 high, tails
+   reach down to -30. The width is also the distance to the next glyph. M lifts the pen and sets it down; a
+   bare pair of numbers draws a line to that point; Q turns a corner: from the pen towards the first pair,
+   ending at the second, along a quarter of an ellipse where the two directions are square to each other.
+
+       100  +-----.        { 'R', 78, "M15 0 15 100 42 100 Q68 100 68 73 Q68 46 42 46 15 46 M45 46 72 0" }
+            |      \
+            |      |       down at (15,0), up the stem, right to (42,100); around the corner (68,100) to
+        46  +--+--'        (68,73), around (68,46) to (42,46), back to the stem; the leg to (72,0)
+            |   \
+         0  +    \
+           15    72
+
+   A stroke 10 thick stays inside of the glyph's width, DTI_FONT_BOTTOM and DTI_FONT_TOP. Digits are 76 wide,
+   all of them, and centred at (38, 50). Letters with accents, raised digits and a few signs are made of other
+   glyphs. */
 #ifdef DTI_IMPLEMENT
 
 #define DTI_FONT_TOP     1.20f
 #define DTI_FONT_BOTTOM -0.36f
-enum { DTI_FONT_TURN = 12, DTI_FONT_SEGMENTS = 256 };       /* lines drawn for one Q; the most lines in one glyph */
+enum { DTI_FONT_TURN = 12, DTI_FONT_SEGMENTS = 256 }; /* lines drawn for one Q; the most lines in one glyph */
 
 typedef struct dti_segment { float x0, y0, x1, y1; } dti_segment;
 typedef struct dti_glyph { int code; int width; const char *path; } dti_glyph;
@@ -12689,10 +12700,12 @@ static const dti_glyph dti_glyphs[] = {
     { '!',  30, "M15 100 15 28 M15 0 15 5" },
     { '"',  44, "M14 100 14 74 M30 100 30 74" },
     { '#',  84, "M34 96 22 4 M62 96 50 4 M14 66 74 66 M10 34 70 34" },
-    { '$',  76, "M38 112 38 -12 M64 78 Q58 92 38 92 Q13 92 13 72 Q13 57 38 51 Q66 44 66 27 Q66 8 38 8 Q16 8 10 24" },
+    { '$',  76, "M38 112 38 -12 "
+                "M64 78 Q58 92 38 92 Q13 92 13 72 Q13 57 38 51 Q66 44 66 27 Q66 8 38 8 Q16 8 10 24" },
     { '%', 100, "M82 100 18 0 M26 100 Q10 100 10 78 Q10 56 26 56 Q42 56 42 78 Q42 100 26 100 "
                 "M74 44 Q58 44 58 22 Q58 0 74 0 Q90 0 90 22 Q90 44 74 44" },
-    { '&',  88, "M80 0 25 62 Q16 72 16 81 Q16 100 34 100 Q52 100 52 82 Q52 68 32 56 Q10 43 10 25 Q10 0 36 0 Q64 0 74 42" },
+    { '&',  88, "M80 0 25 62 Q16 72 16 81 Q16 100 34 100 Q52 100 52 82 Q52 68 32 56 "
+                "Q10 43 10 25 Q10 0 36 0 Q64 0 74 42" },
     { '\'', 28, "M14 100 14 74" },
     { '(',  40, "M32 110 Q12 84 12 45 Q12 6 32 -20" },
     { ')',  40, "M8 110 Q28 84 28 45 Q28 6 8 -20" },
@@ -12705,22 +12718,25 @@ static const dti_glyph dti_glyphs[] = {
     { '0',  76, "M38 100 Q10 100 10 50 Q10 0 38 0 Q66 0 66 50 Q66 100 38 100" },
     { '1',  76, "M18 80 44 100 44 0" },
     { '2',  76, "M12 74 Q12 100 38 100 Q64 100 64 73 Q64 55 46 37 10 0 66 0" },
-    { '3',  76, "M13 80 Q15 100 37 100 Q61 100 61 78 Q61 54 37 54 27 54 M37 54 Q66 54 66 27 Q66 0 37 0 Q12 0 10 22" },
+    { '3',  76, "M13 80 Q15 100 37 100 Q61 100 61 78 Q61 54 37 54 27 54 "
+                "M37 54 Q66 54 66 27 Q66 0 37 0 Q12 0 10 22" },
     { '4',  76, "M50 0 50 100 8 28 70 28" },
     { '5',  76, "M62 100 19 100 14 53 Q22 65 38 65 Q66 65 66 33 Q66 0 37 0 Q14 0 10 19" },
-    { '6',  76, "M61 88 Q55 100 40 100 Q10 100 10 44 10 32 Q10 0 38 0 Q66 0 66 31 Q66 62 38 62 Q10 62 10 32" },
+    { '6',  76, "M61 88 Q55 100 40 100 Q10 100 10 44 10 32 Q10 0 38 0 Q66 0 66 31 "
+                "Q66 62 38 62 Q10 62 10 32" },
     { '7',  76, "M10 100 66 100 Q36 62 30 0" },
     { '8',  76, "M38 54 Q14 54 14 77 Q14 100 38 100 Q62 100 62 77 Q62 54 38 54 "
                 "Q10 54 10 27 Q10 0 38 0 Q66 0 66 27 Q66 54 38 54" },
-    { '9',  76, "M15 12 Q21 0 36 0 Q66 0 66 56 66 68 Q66 100 38 100 Q10 100 10 69 Q10 38 38 38 Q66 38 66 68" },
+    { '9',  76, "M15 12 Q21 0 36 0 Q66 0 66 56 66 68 Q66 100 38 100 Q10 100 10 69 "
+                "Q10 38 38 38 Q66 38 66 68" },
     { ':',  30, "M15 0 15 5 M15 57 15 62" },
     { ';',  30, "M15 57 15 62 M16 4 16 0 Q15 -10 9 -18" },
     { '<',  76, "M66 82 10 48 66 14" },
     { '=',  76, "M8 62 68 62 M8 34 68 34" },
     { '>',  76, "M10 82 66 48 10 14" },
     { '?',  64, "M8 78 Q10 100 32 100 Q56 100 56 76 Q56 60 43 50 Q31 41 31 26 M31 0 31 5" },
-    { '@', 116, "M80 -14 Q70 -20 58 -20 Q10 -20 10 40 Q10 100 58 100 Q106 100 106 48 Q106 18 91 18 Q78 18 78 36 78 64 "
-                "M78 42 Q78 64 58 64 Q38 64 38 41 Q38 18 57 18 Q78 18 78 42" },
+    { '@', 116, "M80 -14 Q70 -20 58 -20 Q10 -20 10 40 Q10 100 58 100 Q106 100 106 48 Q106 18 91 18 "
+                "Q78 18 78 36 78 64 M78 42 Q78 64 58 64 Q38 64 38 41 Q38 18 57 18 Q78 18 78 42" },
     { 'A',  80, "M5 0 40 100 75 0 M17 34 63 34" },
     { 'B',  78, "M15 0 15 100 40 100 Q63 100 63 77 Q63 54 40 54 15 54 M40 54 Q68 54 68 27 Q68 0 40 0 15 0" },
     { 'C',  82, "M74 80 Q66 100 44 100 Q10 100 10 50 Q10 0 44 0 Q66 0 74 20" },
@@ -12759,7 +12775,8 @@ static const dti_glyph dti_glyphs[] = {
     { 'd',  74, "M59 100 59 0 M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35" },
     { 'e',  68, "M10 36 58 36 Q58 70 34 70 Q10 70 10 35 Q10 0 35 0 Q51 0 57 15" },
     { 'f',  44, "M39 98 Q37 100 33 100 Q18 100 18 82 18 0 M5 70 37 70" },
-    { 'g',  74, "M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35 M59 70 59 -4 Q59 -30 35 -30 Q20 -30 13 -20" },
+    { 'g',  74, "M59 35 Q59 70 34 70 Q10 70 10 35 Q10 0 34 0 Q59 0 59 35 "
+                "M59 70 59 -4 Q59 -30 35 -30 Q20 -30 13 -20" },
     { 'h',  72, "M15 100 15 0 M15 42 Q17 70 37 70 Q57 70 57 45 57 0" },
     { 'i',  30, "M15 70 15 0 M15 94 15 98" },
     { 'j',  34, "M19 70 19 -12 Q19 -30 5 -30 M19 94 19 98" },
@@ -12783,8 +12800,8 @@ static const dti_glyph dti_glyphs[] = {
     { '|',  30, "M15 112 15 -22" },
     { '}',  46, "M8 110 Q24 110 24 94 24 62 Q24 45 38 45 Q24 45 24 28 24 -4 Q24 -20 8 -20" },
     { '~',  76, "M8 38 Q10 57 23 57 Q31 57 38 48 Q45 39 53 39 Q66 39 68 58" },
-    /* Beyond ASCII the signs that a chart says: degree, plus-minus, middle dot, times, divide, dotless i, mu, alpha, beta,
-       dashes, apostrophe, dots, arrow, minus, about, bounds. More are made of these below. */
+    /* Beyond ASCII the signs that a chart says: degree, plus-minus, micro, middle dot, times, divide, dotless
+       i, alpha, beta, mu, dashes, apostrophe, dots, arrow, minus, about, bounds. */
     { 0x00b0, 44, "M22 100 Q8 100 8 85 Q8 70 22 70 Q36 70 36 85 Q36 100 22 100" },
     { 0x00b1, 76, "M38 88 38 32 M8 60 68 60 M8 14 68 14" },
     { 0x00b5, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
@@ -12793,7 +12810,8 @@ static const dti_glyph dti_glyphs[] = {
     { 0x00f7, 76, "M8 48 68 48 M38 76 38 81 M38 15 38 20" },
     { 0x0131, 30, "M15 70 15 0" },
     { 0x03b1, 78, "M66 70 Q60 0 34 0 Q10 0 10 35 Q10 70 34 70 Q56 70 70 0" },
-    { 0x03b2, 74, "M15 -30 15 72 Q15 100 38 100 Q60 100 60 79 Q60 57 36 56 Q65 55 65 28 Q65 0 39 0 Q20 0 15 16" },
+    { 0x03b2, 74, "M15 -30 15 72 Q15 100 38 100 Q60 100 60 79 Q60 57 36 56 Q65 55 65 28 "
+                  "Q65 0 39 0 Q20 0 15 16" },
     { 0x03bc, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
     { 0x2013, 66, "M6 42 60 42" },
     { 0x2014, 106, "M6 42 100 42" },
@@ -12801,34 +12819,42 @@ static const dti_glyph dti_glyphs[] = {
     { 0x2026, 90, "M15 0 15 5 M45 0 45 5 M75 0 75 5" },
     { 0x2192, 96, "M8 42 88 42 M64 62 88 42 64 22" },
     { 0x2212, 76, "M8 48 68 48" },
-    { 0x2248, 76, "M8 54 Q10 73 23 73 Q31 73 38 64 Q45 55 53 55 Q66 55 68 74 M8 24 Q10 43 23 43 Q31 43 38 34 Q45 25 53 25 Q66 25 68 44" },
+    { 0x2248, 76, "M8 54 Q10 73 23 73 Q31 73 38 64 Q45 55 53 55 Q66 55 68 74 "
+                  "M8 24 Q10 43 23 43 Q31 43 38 34 Q45 25 53 25 Q66 25 68 44" },
     { 0x2264, 76, "M66 92 10 60 66 28 M10 8 66 8" },
     { 0x2265, 76, "M10 92 66 60 10 28 M10 8 66 8" },
 };
 static const dti_glyph dti_glyph_missing = { 0, 60, "M10 0 50 0 50 100 10 100 10 0" };
 
-/* Marks, in the middle of a letter at x = 0; one above stands on a small letter here, and is pressed flat onto a high one. */
+/* Accents, in the middle of a letter at x = 0. 1: one above, which stands on a small letter here, and is
+   pressed flat onto a high one. 0: one below, or through the letter. */
 static const dti_glyph dti_marks[] = {
-    { '`', 1, "M-10 98 6 84" },           { '\'', 1, "M10 98 -6 84" },         { '^', 1, "M-14 84 0 98 14 84" },
-    { '<', 1, "M-14 98 0 84 14 98" },     { ':', 1, "M-11 89 -11 94 M11 89 11 94" }, { '.', 1, "M0 89 0 94" },
-    { '-', 1, "M-15 90 15 90" },          { '~', 1, "M-16 86 -7 95 7 87 16 96" }, { '(', 1, "M-14 97 Q-13 84 0 84 Q13 84 14 97" },
-    { '%', 1, "M-4 98 -14 84 M14 98 4 84" }, { '*', 1, "M0 80 Q-9 80 -9 89 Q-9 98 0 98 Q9 98 9 89 Q9 80 0 80" },
+    { '`', 1, "M-10 98 6 84" },              { '\'', 1, "M10 98 -6 84" },
+    { '^', 1, "M-14 84 0 98 14 84" },        { '<', 1, "M-14 98 0 84 14 98" },
+    { ':', 1, "M-11 89 -11 94 M11 89 11 94" }, { '.', 1, "M0 89 0 94" },
+    { '-', 1, "M-15 90 15 90" },             { '~', 1, "M-16 86 -7 95 7 87 16 96" },
+    { '%', 1, "M-4 98 -14 84 M14 98 4 84" }, { '(', 1, "M-14 97 Q-13 84 0 84 Q13 84 14 97" },
+    { '*', 1, "M0 80 Q-9 80 -9 89 Q-9 98 0 98 Q9 98 9 89 Q9 80 0 80" },
     { ',', 0, "M0 0 0 -8 Q11 -9 10 -18 Q8 -25 -8 -24" }, { ';', 0, "M6 0 Q-7 -13 3 -23 Q6 -26 14 -23" },
-    { '/', 0, "M-22 -6 22 76" },          { '=', 0, "M-24 82 24 82" },         { '+', 0, "M-27 38 -1 62" },
+    { '/', 0, "M-22 -6 22 76" }, { '=', 0, "M-24 82 24 82" }, { '+', 0, "M-27 38 -1 62" },
 };
 
 /* U+00C0 to U+017F, two characters each: a letter and its mark, or two letters; a space is no mark. */
 static const char dti_latin[] =
-    "A`A'A^A~A:A*AEC,E`E'E^E:I`I'I^I:D=N~O`O'O^O~O:x O/U`U'U^U:Y'Thssa`a'a^a~a:a*aec,e`e'e^e:i`i'i^i:d=n~o`o'o^o~o:: o/u`u'u^u:y'thy:"
-    "A-a-A(a(A;a;C'c'C^c^C.c.C<c<D<d<D=d=E-e-E(e(E.e.E;e;E<e<G^g^G(g(G.g.G,g'H^h^H=h=I~i~I-i-I(i(I;i;I.i IJijJ^j^K,k,k L'l'L,l,L<l<L."
-    "l.L+l+N'n'N,n,N<n<n'N,n,O-o-O(o(O%o%OEoeR'r'R,r,R<r<S's'S^s^S,s,S<s<T,t,T<t<T=t=U~u~U-u-U(u(U*u*U%u%U;u;W^w^Y^y^Y:Z'z'Z.z.Z<z<s ";
+    "A`A'A^A~A:A*AEC,E`E'E^E:I`I'I^I:D=N~O`O'O^O~O:x O/U`U'U^U:Y'Thss" /* U+00C0 */
+    "a`a'a^a~a:a*aec,e`e'e^e:i`i'i^i:d=n~o`o'o^o~o:: o/u`u'u^u:y'thy:" /* U+00E0 */
+    "A-a-A(a(A;a;C'c'C^c^C.c.C<c<D<d<D=d=E-e-E(e(E.e.E;e;E<e<G^g^G(g(" /* U+0100 */
+    "G.g.G,g'H^h^H=h=I~i~I-i-I(i(I;i;I.i IJijJ^j^K,k,k L'l'L,l,L<l<L." /* U+0120 */
+    "l.L+l+N'n'N,n,N<n<n'N,n,O-o-O(o(O%o%OEoeR'r'R,r,R<r<S's'S^s^S,s," /* U+0140 */
+    "S<s<T,t,T<t<T=t=U~u~U-u-U(u(U*u*U%u%U;u;W^w^Y^y^Y:Z'z'Z.z.Z<z<s "; /* U+0160 */
 
-/* Characters that others stand for: raised and small ones (the digits and the minus of powers), spaces, hyphens, quotes. */
-static const struct { int code; char as; bool raised; } dti_stand_ins[] = {
-    { 0x2070, '0', true }, { 0x00b9, '1', true }, { 0x00b2, '2', true }, { 0x00b3, '3', true }, { 0x2074, '4', true },
-    { 0x2075, '5', true }, { 0x2076, '6', true }, { 0x2077, '7', true }, { 0x2078, '8', true }, { 0x2079, '9', true },
-    { 0x207b, '-', true }, { 0x00a0, ' ', false }, { 0x2009, ' ', false }, { 0x202f, ' ', false }, { 0x2010, '-', false },
-    { 0x2011, '-', false }, { 0x2018, '\'', false }, { 0x201c, '"', false }, { 0x201d, '"', false }, { 0x201e, '"', false },
+/* Characters drawn as others are: raised digits and the minus of powers, spaces, hyphens, quotes. */
+static const int dti_raised[] = { /* in the order of "0123456789-" */
+    0x2070, 0x00b9, 0x00b2, 0x00b3, 0x2074, 0x2075, 0x2076, 0x2077, 0x2078, 0x2079, 0x207b
+};
+static const struct { int code; char as; } dti_alike[] = {
+    { 0x00a0, ' ' }, { 0x2009, ' ' }, { 0x202f, ' ' }, { 0x2010, '-' }, { 0x2011, '-' }, { 0x2018, '\'' },
+    { 0x201c, '"' }, { 0x201d, '"' }, { 0x201e, '"' },
 };
 
 /* What a character is made of. */
@@ -12838,8 +12864,11 @@ static dti_made dti_font_find(int code) {
     if (code >= 32 && code <= 126) return (dti_made){ .glyph = &dti_glyphs[code - 32] };
     for (size_t i = 95; i < sizeof dti_glyphs / sizeof *dti_glyphs; ++i)
         if (dti_glyphs[i].code == code) return (dti_made){ .glyph = &dti_glyphs[i] };
-    for (size_t i = 0; i < sizeof dti_stand_ins / sizeof *dti_stand_ins; ++i)
-        if (dti_stand_ins[i].code == code) return (dti_made){ .glyph = &dti_glyphs[dti_stand_ins[i].as - 32], .raised = dti_stand_ins[i].raised };
+    for (size_t i = 0; i < sizeof dti_raised / sizeof *dti_raised; ++i)
+        if (dti_raised[i] == code)
+            return (dti_made){ .glyph = &dti_glyphs["0123456789-"[i] - 32], .raised = true };
+    for (size_t i = 0; i < sizeof dti_alike / sizeof *dti_alike; ++i)
+        if (dti_alike[i].code == code) return (dti_made){ .glyph = &dti_glyphs[dti_alike[i].as - 32] };
     if (code < 0xc0 || code > 0x17f) return (dti_made){ .glyph = &dti_glyph_missing };
     const char *pair = &dti_latin[2 * (code - 0xc0)];
     dti_made made = { .glyph = &dti_glyphs[pair[0] - 32] };
@@ -12877,9 +12906,11 @@ static int dti_font_path(const char *path, dti_segment *segment, int n) {
         if (pen == 'L' && n < DTI_FONT_SEGMENTS) segment[n++] = (dti_segment){ x, y, px, py };
         if (pen != 'Q') { x = px; y = py; continue; }
 
-        /* Cubic from (x,y) to (ex,ey), handles 0.5523 of the way to the corner (px,py): a quarter ellipse to 0.03 %. */
+        /* Cubic from (x,y) to (ex,ey), handles 0.5523 of the way to the corner (px,py): a quarter ellipse to
+           0.03 % */
         const float ex = dti_font_number(&path), ey = dti_font_number(&path), k = 0.5523f;
-        const float ax = x + k * (px - x), ay = y + k * (py - y), bx = ex + k * (px - ex), by = ey + k * (py - ey);
+        const float ax = x + k * (px - x), ay = y + k * (py - y);
+        const float bx = ex + k * (px - ex), by = ey + k * (py - ey);
         float fx = x, fy = y;
         for (int i = 1; i <= DTI_FONT_TURN && n < DTI_FONT_SEGMENTS; ++i) {
             const float t = (float)i / DTI_FONT_TURN, s = 1 - t;
@@ -12894,34 +12925,45 @@ static int dti_font_path(const char *path, dti_segment *segment, int n) {
 
 /* Lines stretched from (0,0), and then moved. */
 static void dti_font_move(dti_segment *segment, int n, float sx, float sy, float x, float y) {
-    for (int i = 0; i < n; ++i)
-        segment[i] = (dti_segment){ sx * segment[i].x0 + x, sy * segment[i].y0 + y, sx * segment[i].x1 + x, sy * segment[i].y1 + y };
+    for (int i = 0; i < n; ++i) {
+        const dti_segment s = segment[i];
+        segment[i] = (dti_segment){ sx * s.x0 + x, sy * s.y0 + y, sx * s.x1 + x, sy * s.y1 + y };
+    }
 }
 
-/* A mark of `count` lines onto a letter: made narrower where it would reach out of the letter's box, 0.05 inside of it. */
+/* A mark of `count` lines onto a letter: made narrower where it would come nearer than 0.05 to the letter's
+   ends. */
 static void dti_font_set_mark(dti_segment *mark, int count, const dti_made *m) {
     const char letter = (char)m->glyph->code;
-    const bool high = (letter >= 'A' && letter <= 'Z') || strchr("bdfhklt", letter), above = m->mark->width > 0;
+    const bool high = (letter >= 'A' && letter <= 'Z') || strchr("bdfhklt", letter);
+    const bool above = m->mark->width > 0;
     const float half = 0.005f * (float)m->glyph->width;
     float reach = 0;
     for (int i = 0; i < count; ++i) reach = fmaxf(reach, fmaxf(fabsf(mark[i].x0), fabsf(mark[i].x1)));
     const float sx = reach > half - 0.05f ? (half - 0.05f) / reach : 1;
     if (!high || (!above && m->mark->code != '/')) dti_font_move(mark, count, sx, 1, half, 0);
-    else if (above) dti_font_move(mark, count, sx, 0.5f, half, 0.65f); /* from 0.80 to 0.98, to 1.05 to 1.14 */
+    else if (above) dti_font_move(mark, count, sx, 0.5f, half, 0.65f); /* 0.80 becomes 1.05, 0.98: 1.14 */
     else dti_font_move(mark, count, sx, 1.4f, half, 0);
 }
 
-/* dti_font_strokes                                                                                          [E7.1]
-   The glyph of a Unicode code point as line segments, in the coordinates above; a code point the font lacks is an empty
-   box. Consecutive segments of one stroke share an end. segment holds DTI_FONT_SEGMENTS, overwritten; width may be
-   NULL. Returns the number of segments: 0 only for a space. A lone dot is a segment 0.05 long.                      */
+/* dti_font_strokes                                                                            [E7.1] The
+   glyph of a Unicode code point as line segments, in heights of a capital; of one the font lacks, an empty
+   box. Consecutive segments of one stroke share an end. segment holds DTI_FONT_SEGMENTS, overwritten; width
+   may be NULL. Returns the number of segments: 0 only for a space. A lone dot is a segment 0.05 long. */
 DTI_LOCAL int dti_font_strokes(int code, dti_segment *segment, float *width) {
     const dti_made m = dti_font_find(code);
+    const bool dot = m.glyph->code == 'i' || m.glyph->code == 'j';
     int n = dti_font_path(m.glyph->path, segment, 0);
-    if (m.mark && m.mark->width && (m.glyph->code == 'i' || m.glyph->code == 'j')) --n; /* the mark takes the dot's place */
+    if (m.mark && m.mark->width && dot) --n; /* the mark takes the dot's place */
     const int first = n;
-    if (m.second) n = dti_font_path(m.second->path, segment, n), dti_font_move(segment + first, n - first, 1, 1, 0.01f * (float)m.glyph->width, 0);
-    if (m.mark) n = dti_font_path(m.mark->path, segment, n), dti_font_set_mark(segment + first, n - first, &m);
+    if (m.second) {
+        n = dti_font_path(m.second->path, segment, n);
+        dti_font_move(segment + first, n - first, 1, 1, 0.01f * (float)m.glyph->width, 0);
+    }
+    if (m.mark) {
+        n = dti_font_path(m.mark->path, segment, n);
+        dti_font_set_mark(segment + first, n - first, &m);
+    }
     if (m.raised) dti_font_move(segment, n, 0.6f, 0.6f, 0, 0.45f);
     if (width) *width = (float)dti_made_width(&m) * 0.01f;
     return n;
@@ -12929,15 +12971,13 @@ DTI_LOCAL int dti_font_strokes(int code, dti_segment *segment, float *width) {
 
 /* The next code point of UTF-8 text, 0 at its end. A malformed byte counts as one unknown character. */
 DTI_LOCAL int dti_text_next(const char **text) {
-    const unsigned char *s = (const unsigned char *)*text;
-    const int more = s[0] >= 0xf0 ? 3 : s[0] >= 0xe0 ? 2 : s[0] >= 0xc2 ? 1 : 0;
-    if (s[0] == 0) return 0;
-    int code = more == 3 ? s[0] & 7 : more == 2 ? s[0] & 15 : more == 1 ? s[0] & 31 : s[0] < 128 ? s[0] : 0xfffd;
-    for (int i = 1; i <= more; ++i) {
-        if ((s[i] & 0xc0) != 0x80) { *text += 1; return 0xfffd; }
-        code = code << 6 | (s[i] & 0x3f);
-    }
-    *text += 1 + more;
+    static const int first[5] = { 0, 0x7f, 0x1f, 0x0f, 0x07 }; /* the bits that the first of n bytes has */
+    const char *s = *text;
+    const size_t n = dti_utf8_bytes(s, 4); /* which stops at the end of the text */
+    *text += n && *s ? n : *s != '\0';
+    if (n == 0) return 0xfffd;
+    int code = s[0] & first[n];
+    for (size_t i = 1; i < n; ++i) code = code << 6 | (s[i] & 0x3f);
     return code;
 }
 
@@ -12956,17 +12996,18 @@ DTI_LOCAL float dti_text_width(const char *text, size_t bytes) {
 
 #endif
 
-/* ==== [E7.2] Synthetic digits ============================================= */
+/* ==== [E7.2] Synthetic digits =============================================
 
-/* Digits drawn from the chart font's own strokes [E7.1], so that there is always
-   something to learn from. Each image bends, slants, turns, stretches and shifts
-   the strokes, moves their ends a little, draws them with a pen of random width
-   and softness, adds at times a stray stroke, and lays noise over all of it.
+   Digits drawn from the chart font's own strokes [E7.1], so that there is always something to learn from:
+   without them every program here would begin with a download.
 
-   From the strokes on everything is integer arithmetic, in 1/64 of a pixel; the
-   two exceptions, one product and one square root, are single correctly rounded
-   operations on whole numbers below 2^24. No sine (a rotation by 2*atan(t) needs
-   only t), no sum that a compiler could fuse: every machine draws the same bits. */
+       strokes of "4"  ->  bent, slanted, turned, stretched, shifted  ->  ends moved a little, stray strokes
+                       ->  a pen of random width and softness         ->  noise over it: 28 x 28 bytes
+
+   From the strokes on everything is integer arithmetic, in 1/64 of a pixel; the two exceptions, one product
+   and one square root, are single correctly rounded operations on whole numbers below 2^24. No sine (a
+   rotation by 2*atan(t) needs only t), no sum that a compiler could fuse: every machine draws the same bits.
+   20 us an image. */
 #ifdef DTI_IMPLEMENT
 enum {
     DTI_DIGIT_SIDE = 28,
@@ -12986,25 +13027,28 @@ static void dti_digit_add(dti_digit *d, dti_stroke_line l) {
     int pieces = 1;
     while (dx * dx + dy * dy > pieces * pieces * (DTI_CAP / 4) * (DTI_CAP / 4)) ++pieces;
     for (int i = 0; i < pieces && d->count < DTI_DIGIT_LINES; ++i)
-        d->line[d->count++] = (dti_stroke_line){ l.x0 + dx * i / pieces, l.y0 + dy * i / pieces, l.x0 + dx * (i + 1) / pieces,
-                                          l.y0 + dy * (i + 1) / pieces };
+        d->line[d->count++] = (dti_stroke_line){ l.x0 + dx * i / pieces, l.y0 + dy * i / pieces,
+                                                 l.x0 + dx * (i + 1) / pieces, l.y0 + dy * (i + 1) / pieces };
 }
 
-/* Rounded at 0.55 rather than 0.5: no point of the ten digits is within 0.002 units of that, so the last bit of the
-   font's float arithmetic, which a fused multiply-add may change, is rounded away. */
+/* Rounded at 0.55 rather than 0.5: no point of the ten digits is within 0.002 units of that, so the last bit
+   of the font's float arithmetic, which a fused multiply-add may change, is rounded away. */
 static int dti_cap_units(float x) { return (int)floorf(x * (float)DTI_CAP + 0.45f); }
 
-/* One digit's strokes about its centre, y downward; the font's short chords are joined up to 1/8 of the cap height. */
+/* One digit's strokes about its centre, y downward; the font's short chords are joined up to 1/8 of the cap
+   height. */
 static void dti_digit_load(dti_digit *d, int digit) {
     dti_segment segment[DTI_FONT_SEGMENTS];
     const int count = dti_font_strokes('0' + digit, segment, NULL);
     dti_stroke_line run = { 0, 0, 0, 0 };
     d->count = 0;
     for (int i = 0; i < count; ++i) {
-        const dti_stroke_line next = { dti_cap_units(segment[i].x0 - 0.38f), dti_cap_units(0.5f - segment[i].y0),
-                                dti_cap_units(segment[i].x1 - 0.38f), dti_cap_units(0.5f - segment[i].y1) };
-        const int dx = next.x1 - run.x0, dy = next.y1 - run.y0;
-        const bool joins = i > 0 && next.x0 == run.x1 && next.y0 == run.y1 && dx * dx + dy * dy < (DTI_CAP / 8) * (DTI_CAP / 8);
+        const dti_segment s = segment[i];
+        const dti_stroke_line next = { dti_cap_units(s.x0 - 0.38f), dti_cap_units(0.5f - s.y0),
+                                       dti_cap_units(s.x1 - 0.38f), dti_cap_units(0.5f - s.y1) };
+        const int dx = next.x1 - run.x0, dy = next.y1 - run.y0, least = DTI_CAP / 8;
+        const bool meet = i > 0 && next.x0 == run.x1 && next.y0 == run.y1;
+        const bool joins = meet && dx * dx + dy * dy < least * least;
         if (i > 0 && !joins) dti_digit_add(d, run);
         run = (dti_stroke_line){ joins ? run.x0 : next.x0, joins ? run.y0 : next.y0, next.x1, next.y1 };
     }
@@ -13018,6 +13062,8 @@ static int dti_between(uint32_t bits, int low, int high) {
 
 /* What one image does to the strokes. Fractions in 1/4096. */
 typedef struct dti_hand {
+    uint64_t seed;            /* of which set, */
+    uint32_t sample;          /* and which image of it */
     int bend[5];              /* second- and third-order terms, before the affine map */
     int m00, m01, m10, m11;   /* the affine map, cap units to 1/64 pixel */
     int x, y;                 /* where the centre goes, 1/64 pixel */
@@ -13032,7 +13078,8 @@ static void dti_hand_draw(dti_hand *h, const uint32_t r[24]) {
     const int64_t t = dti_between(r[5], -796, 796), one = 4096, norm = one * one + t * t;
     const int64_t cosine = one * (one * one - t * t) / norm, sine = 2 * one * one * t / norm;
     const int64_t slant = dti_between(r[6], -1500, 1500);
-    const int64_t wide = dti_between(r[7], 3000, 5600), high = dti_between(r[8], 3500, 5400); /* 13.7 to 21 pixels high */
+    const int64_t wide = dti_between(r[7], 3000, 5600);
+    const int64_t high = dti_between(r[8], 3500, 5400); /* 13.7 to 21 pixels */
     h->m00 = (int)(cosine * wide / one);
     h->m10 = (int)(sine * wide / one);
     h->m01 = (int)((cosine * slant / one - sine) * high / one);
@@ -13055,16 +13102,21 @@ static void dti_hand_point(const dti_hand *h, int u, int v, int *x, int *y) {
     *y = h->y + (h->m10 * bu + h->m11 * bv) / 4096;
 }
 
-/* nearest[i] = min(nearest[i], squared distance of pixel i's centre to the line), inside the box that the pen reaches. */
+/* The pixels that a pen reaches around a stretch from a to b, in either order: the first, and the one behind
+   the last. */
+static void dti_pen_reaches(int a, int b, int reach, int *from, int *to) {
+    const int first = ((b < a ? b : a) - reach) / DTI_PIXEL, last = ((b < a ? a : b) + reach) / DTI_PIXEL + 1;
+    *from = first < 0 ? 0 : first;
+    *to = last > DTI_DIGIT_SIDE ? DTI_DIGIT_SIDE : last;
+}
+
+/* nearest[i] = min(nearest[i], squared distance of pixel i's centre to the line), where the pen reaches. */
 static void dti_ink_line(int32_t *nearest, dti_stroke_line l, int reach) {
     const int dx = l.x1 - l.x0, dy = l.y1 - l.y0, length2 = dx * dx + dy * dy;
     const float per = length2 ? 256.0f / (float)length2 : 0.0f;
-    int left = ((dx < 0 ? l.x1 : l.x0) - reach) / DTI_PIXEL, right = ((dx < 0 ? l.x0 : l.x1) + reach) / DTI_PIXEL + 1;
-    int top = ((dy < 0 ? l.y1 : l.y0) - reach) / DTI_PIXEL, bottom = ((dy < 0 ? l.y0 : l.y1) + reach) / DTI_PIXEL + 1;
-    if (left < 0) left = 0;
-    if (top < 0) top = 0;
-    if (right > DTI_DIGIT_SIDE) right = DTI_DIGIT_SIDE;
-    if (bottom > DTI_DIGIT_SIDE) bottom = DTI_DIGIT_SIDE;
+    int left, right, top, bottom;
+    dti_pen_reaches(l.x0, l.x1, reach, &left, &right);
+    dti_pen_reaches(l.y0, l.y1, reach, &top, &bottom);
     for (int i = top; i < bottom; ++i) {
         int32_t *row = nearest + i * DTI_DIGIT_SIDE;
         const int wy = i * DTI_PIXEL + DTI_PIXEL / 2 - l.y0;
@@ -13079,35 +13131,36 @@ static void dti_ink_line(int32_t *nearest, dti_stroke_line l, int reach) {
     }
 }
 
-static void dti_draw_strokes(int32_t *nearest, const dti_digit *digit, const dti_hand *h, uint64_t seed, uint32_t sample) {
+static int dti_wobble(const dti_hand *h, uint32_t bits) { return dti_between(bits, -h->wobble, h->wobble); }
+
+static void dti_draw_strokes(int32_t *nearest, const dti_digit *digit, const dti_hand *h) {
     const int reach = h->radius + h->soft;
     for (int i = 0; i < DTI_DIGIT_PIXELS; ++i) nearest[i] = reach * reach;
     int wx = 0, wy = 0, lastx = INT32_MAX, lasty = INT32_MAX;
     for (int i = 0; i < digit->count; ++i) {
         const dti_stroke_line g = digit->line[i];
-        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 1, sample, (uint32_t)i);
+        const dt_philox_block r = dt_philox(h->seed, DT_RNG_SYNTHETIC, 1, h->sample, (uint32_t)i);
         dti_stroke_line l;
-        if (g.x0 != lastx || g.y0 != lasty) { wx = dti_between(r.v[0], -h->wobble, h->wobble); wy = dti_between(r.v[1], -h->wobble, h->wobble); }
+        if (g.x0 != lastx || g.y0 != lasty) wx = dti_wobble(h, r.v[0]), wy = dti_wobble(h, r.v[1]);
         dti_hand_point(h, g.x0 + wx, g.y0 + wy, &l.x0, &l.y0);
-        wx = dti_between(r.v[2], -h->wobble, h->wobble);    /* the next piece of the stroke starts where this one ends */
-        wy = dti_between(r.v[3], -h->wobble, h->wobble);
+        wx = dti_wobble(h, r.v[2]), wy = dti_wobble(h, r.v[3]); /* the next piece starts at this one's end */
         dti_hand_point(h, g.x1 + wx, g.y1 + wy, &l.x1, &l.y1);
         dti_ink_line(nearest, l, reach);
-        lastx = g.x1;
-        lasty = g.y1;
+        lastx = g.x1, lasty = g.y1;
     }
     for (int i = 0; i < h->strays; ++i) {
-        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 2, sample, (uint32_t)i);
+        const dt_philox_block r = dt_philox(h->seed, DT_RNG_SYNTHETIC, 2, h->sample, (uint32_t)i);
         const int x = dti_between(r.v[0], 0, 28 * DTI_PIXEL), y = dti_between(r.v[1], 0, 28 * DTI_PIXEL);
-        dti_ink_line(nearest, (dti_stroke_line){ x, y, x + dti_between(r.v[2], -400, 400), y + dti_between(r.v[3], -400, 400) }, reach);
+        const int dx = dti_between(r.v[2], -400, 400), dy = dti_between(r.v[3], -400, 400);
+        dti_ink_line(nearest, (dti_stroke_line){ x, y, x + dx, y + dy }, reach);
     }
 }
 
-/* Pen profile: full ink inside the radius, falling to none over `soft`; then noise, two uniform numbers a pixel. */
-static void dti_develop(uint8_t *out, const int32_t *nearest, const dti_hand *h, uint64_t seed, uint32_t sample) {
+/* Full ink inside the pen's radius, falling to none over `soft`; then noise, two uniform numbers a pixel. */
+static void dti_develop(uint8_t *out, const int32_t *nearest, const dti_hand *h) {
     const int reach = h->radius + h->soft;
     for (int i = 0; i < DTI_DIGIT_PIXELS; i += 8) {
-        const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 3, sample, (uint32_t)i / 8);
+        const dt_philox_block r = dt_philox(h->seed, DT_RNG_SYNTHETIC, 3, h->sample, (uint32_t)i / 8);
         for (int k = 0; k < 8; ++k) {
             const uint32_t bits = r.v[k / 2] >> (16 * (k & 1));
             const int grain = (int)(bits & 255u) + (int)(bits >> 8 & 255u) - 255;
@@ -13135,15 +13188,15 @@ static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint6
     for (uint32_t n = 0; n < count; ++n) {
         const uint32_t sample = first + n;
         uint32_t words[24];
-        dti_hand hand;
+        dti_hand hand = { .seed = seed, .sample = sample };
         for (uint32_t i = 0; i < 6; ++i) {
             const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 0, sample, i);
             memcpy(words + 4 * i, r.v, sizeof r.v);
         }
         dti_hand_draw(&hand, words);
         d->labels[n] = (uint8_t)dti_between(words[23], 0, 9);
-        dti_draw_strokes(nearest, &digits[d->labels[n]], &hand, seed, sample);
-        dti_develop(d->pixels + (size_t)n * DTI_DIGIT_PIXELS, nearest, &hand, seed, sample);
+        dti_draw_strokes(nearest, &digits[d->labels[n]], &hand);
+        dti_develop(d->pixels + (size_t)n * DTI_DIGIT_PIXELS, nearest, &hand);
     }
     snprintf(d->name, sizeof d->name, "synthetic digits");
     snprintf(d->source, sizeof d->source, "drawn from the chart font, seed %llu", (unsigned long long)seed);
@@ -13152,12 +13205,15 @@ static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint6
     return DT_OK;
 }
 
-DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed) { return dti_synthetic(d, 0, count, seed); }
+DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed) {
+    return dti_synthetic(d, 0, count, seed);
+}
 
 /* The test images are later ones of the same seed. Nothing is read, so the folder does not matter. */
 static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
     (void)folder;
-    return dti_synthetic(d, part ? DTI_SYNTHETIC_TRAIN : 0, part ? DTI_SYNTHETIC_TEST : DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_SEED);
+    if (part) return dti_synthetic(d, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_TEST, DTI_SYNTHETIC_SEED);
+    return dti_synthetic(d, 0, DTI_SYNTHETIC_TRAIN, DTI_SYNTHETIC_SEED);
 }
 #endif
 
@@ -13341,7 +13397,6 @@ enum {
     DTI_COLOURS = sizeof dti_palette / sizeof *dti_palette,
     DTI_MARKERS = 5, DTI_TAGS = DTI_COLOURS * DTI_MARKERS,
     DTI_TICKS = 64,            /* most ticks of an axis */
-    DTI_LINES = 24,            /* most lines of a paragraph */
     DTI_SEEN = 16,             /* so many different x are still a tick each */
     DTI_NUMBER = 48,           /* bytes of a number as text */
     DTI_WORDS = 200,           /* bytes of what a chart adds to its caption, and to the label of an axis */
@@ -13400,7 +13455,8 @@ struct dt_chart {
     size_t said;            /* characters of the caption before that */
 
     int w, h;               /* the canvas: */
-    float *rgb, *mask;      /* colours; coverage of what is being drawn, 0 outside of the dirty rectangle */
+    float *rgb, *mask;      /* colours; coverage of what is being drawn, 0 outside of the dirty rectangle. all
+                               four are one block, which begins at rgb */
     uint8_t *busy, *bytes;  /* pixels with data on them, which labels avoid; the finished picture */
     bool marking;           /* ink makes pixels busy */
     int clip[4], dirty[4];  /* x0 y0 x1 y1 */
@@ -13492,8 +13548,7 @@ DT_API void dt_chart_free(dt_chart *c) {
         dti_release(c->blocks);
         c->blocks = next;
     }
-    dti_release(c->rgb), dti_release(c->mask), dti_release(c->busy), dti_release(c->bytes);
-    dti_release(c->texts), dti_release(c);
+    dti_release(c->rgb), dti_release(c->texts), dti_release(c);
 }
 
 /* Whether something can be added: there is a chart, nothing has failed, and what is told can be meant. */
@@ -13782,9 +13837,9 @@ static const dti_pen dti_quiet = { .weight = 0.1f, .colour = DTI_GREY };
 
 typedef struct dti_paragraph {
     const char *text;
-    float size, width, height;
+    float size, limit;      /* lines are broken to be at most so wide; how wide and high it then is: */
+    float width, height;
     int lines;
-    size_t from[DTI_LINES], bytes[DTI_LINES];
 } dti_paragraph;
 
 #define DTI_UPRIGHT 1.5707963f  /* the angle of text that reads upward */
@@ -13855,29 +13910,29 @@ static void dti_put(dt_chart *c, const char *s, size_t bytes, float x, float y, 
     }
 }
 
-/* Where the line that starts at s ends, to be at most `width` cap heights wide: at a newline, at the last
-   space before what is too wide, or inside a word that is too wide alone. At least one character long. */
-static const char *dti_line_end(const char *s, float width) {
-    const char *at = s, *space = NULL;
-    for (const char *next = s; *at && *at != '\n'; at = next) {
+/* The line at *s, to be at most `width` cap heights wide; its bytes, and *s at the next line. It ends at a
+   newline, at the last space before what is too wide, or inside of a word that is too wide alone: *cut. */
+static size_t dti_next_line(const char **s, float width, bool *cut) {
+    const char *at = *s, *end = NULL;
+    *cut = false;
+    for (const char *next = at; *at && *at != '\n'; at = next) {
         dti_text_next(&next);
-        if (*at == ' ') space = at > s ? at : NULL;
-        else if (at > s && dti_text_width(s, (size_t)(next - s)) > width) return space ? space : at;
+        if (*at == ' ') end = at > *s ? at : NULL;
+        else if (at > *s && dti_text_width(*s, (size_t)(next - *s)) > width) { *cut = !end; break; }
     }
-    return at;
+    if (!end || !*at || *at == '\n') end = at;
+    size_t bytes = (size_t)(end - *s);
+    while (bytes && (*s)[bytes - 1] == ' ') --bytes;
+    *s = *end == '\n' ? end + 1 : end + strspn(end, " ");
+    return bytes;
 }
 
-/* Breaks a text into lines. Text beyond DTI_LINES lines is lost; dti_fit shrinks long before that. */
 static dti_paragraph dti_wrap(const char *text, float size, float width) {
-    dti_paragraph p = { .text = text ? text : "", .size = size };
-    for (const char *s = p.text; *s && p.lines < DTI_LINES; ++p.lines) {
-        const char *end = dti_line_end(s, width / size);
-        size_t bytes = (size_t)(end - s);
-        while (bytes && s[bytes - 1] == ' ') --bytes;
-        p.from[p.lines] = (size_t)(s - p.text);
-        p.bytes[p.lines] = bytes;
-        p.width = fmaxf(p.width, dti_text_width(s, bytes) * size);
-        s = *end == '\n' ? end + 1 : end + strspn(end, " ");
+    dti_paragraph p = { .text = text ? text : "", .size = size, .limit = width };
+    bool cut;
+    for (const char *s = p.text, *line = s; *s; line = s, ++p.lines) {
+        const size_t bytes = dti_next_line(&s, width / size, &cut);
+        p.width = fmaxf(p.width, dti_text_width(line, bytes) * size);
     }
     p.height = p.lines ? (1.5f + 1.75f * (float)(p.lines - 1)) * size : 0;
     return p;
@@ -13886,7 +13941,7 @@ static dti_paragraph dti_wrap(const char *text, float size, float width) {
 /* The same, with letters made smaller until it is at most `height` high, down to 5 pixels. */
 static dti_paragraph dti_fit(const char *text, float size, float width, float height) {
     dti_paragraph p = dti_wrap(text, size, width);
-    while ((p.height > height || p.lines == DTI_LINES) && size > 5) p = dti_wrap(text, size *= 0.95f, width);
+    while (p.height > height && size > 5) p = dti_wrap(text, size *= 0.95f, width);
     return p;
 }
 
@@ -13895,11 +13950,12 @@ static dti_paragraph dti_fit(const char *text, float size, float width, float he
 static void dti_put_paragraph(dt_chart *c, const dti_paragraph *p, float x, float y, float width, float align,
                               const dti_pen *pen) {
     const float dx = cosf(pen->angle), dy = -sinf(pen->angle);
-    for (int i = 0; i < p->lines; ++i) {
-        const char *s = p->text + p->from[i];
-        const float along = align * (width - dti_text_width(s, p->bytes[i]) * p->size);
-        const float down = (1.1f + 1.75f * (float)i) * p->size;
-        dti_put(c, s, p->bytes[i], x + along * dx - down * dy, y + along * dy + down * dx, p->size, pen);
+    float down = 1.1f * p->size;
+    bool cut;
+    for (const char *s = p->text, *line = s; *s; line = s, down += 1.75f * p->size) {
+        const size_t bytes = dti_next_line(&s, p->limit / p->size, &cut);
+        const float along = align * (width - dti_text_width(line, bytes) * p->size);
+        dti_put(c, line, bytes, x + along * dx - down * dy, y + along * dy + down * dx, p->size, pen);
     }
 }
 
@@ -14030,13 +14086,6 @@ static void dti_append_power(char out[DTI_NUMBER], int base, int exponent) {
     for (const char *d = digits; *d; ++d) strcat(out, *d == '-' ? "⁻" : raised[*d - '0']);
 }
 
-static void dti_strip_zeros(char *text) { /* 2.500 -> 2.5, 3.000 -> 3 */
-    char *end = text + strlen(text);
-    if (!strchr(text, '.')) return;
-    while (end[-1] == '0') *--end = '\0';
-    if (end[-1] == '.') end[-1] = '\0';
-}
-
 /* v = m * 10^exponent with 1 <= |m| < 10 as it is rounded to so many digits. v is not 0. */
 static int dti_exponent(double v, int digits) {
     char text[DTI_NUMBER];
@@ -14051,8 +14100,7 @@ static double dti_scaled(double v, int exponent) { /* v / 10^exponent; in two st
 
 /* m×10^e, m with so many digits at most. */
 static void dti_power_text(double v, int e, int digits, char out[DTI_NUMBER]) {
-    dti_print(out, DTI_NUMBER, "%.*f", digits - 1, dti_scaled(v, e));
-    dti_strip_zeros(out);
+    dti_print(out, DTI_NUMBER, "%.*g", digits, dti_scaled(v, e));
     dti_append_power(out, 10, e);
 }
 
@@ -14060,9 +14108,8 @@ static void dti_power_text(double v, int e, int digits, char out[DTI_NUMBER]) {
    */
 static void dti_number_text(double v, int digits, char out[DTI_NUMBER]) {
     const int e = v != 0 && isfinite(v) ? dti_exponent(v, digits) : 0;
-    if (e < -3 || e >= 6) { dti_power_text(v, e, digits, out); return; }
-    dti_print(out, DTI_NUMBER, "%.*f", e < digits ? digits - 1 - e : 0, v);
-    dti_strip_zeros(out);
+    if (e < -3 || e >= 6) dti_power_text(v, e, digits, out);
+    else dti_print(out, DTI_NUMBER, "%.*g", e < digits ? digits : e + 1, v);
 }
 
 DT_API void dt_number_text(double value, int digits, char *text, size_t size) {
@@ -14385,9 +14432,9 @@ static dti_paragraph dti_group_name(const dt_chart *c, const dti_layout *l, size
 
 /* Whether a name fits only by being cut inside a word, or in more than three lines. */
 static bool dti_breaks_words(const dti_paragraph *p) {
-    for (int i = 0; i + 1 < p->lines; ++i)
-        if (!strchr(" \n", p->text[p->from[i] + p->bytes[i]])) return true;
-    return p->lines > 3;
+    bool cut = false;
+    for (const char *s = p->text; *s && !cut;) dti_next_line(&s, p->limit / p->size, &cut);
+    return cut || p->lines > 3;
 }
 
 /* The room of the names of groups: flat, and if that breaks a word, upright. */
@@ -14826,8 +14873,8 @@ static void dti_draw_tags(dt_chart *c, dti_layout *l) {
     }
 }
 
-/* A sheet of pictures: how many in a row; how often each pixel is repeated, so that it stays a square; the gap
-   between pictures, the width and the height of a caption. */
+/* A sheet of pictures: how many in a row; how often each pixel is repeated, so that it stays a square; the
+   gap between pictures, the width and the height of a caption. */
 typedef struct dti_sheet { size_t columns; int zoom; float gap, room, caption; } dti_sheet;
 
 /* Lays the pictures out, `width` wide; returns the height they take. */
@@ -14889,12 +14936,12 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
         c->h = (int)fminf(8192, around + high + 4 * c->unit);
     }
     const size_t pixels = (size_t)c->w * (size_t)c->h;
-    dti_release(c->rgb), dti_release(c->mask), dti_release(c->busy), dti_release(c->bytes);
-    c->rgb = dti_alloc(3 * pixels * sizeof *c->rgb);
-    c->mask = dti_alloc(pixels * sizeof *c->mask);
-    c->busy = dti_alloc(pixels);
-    c->bytes = dti_alloc(3 * pixels);
-    if (!c->rgb || !c->mask || !c->busy || !c->bytes) return DT_ENOMEM;
+    dti_release(c->rgb);
+    c->rgb = dti_alloc(pixels * (4 * sizeof *c->rgb + 4));
+    if (!c->rgb) return DT_ENOMEM;
+    c->mask = c->rgb + 3 * pixels;
+    c->busy = (uint8_t *)(c->mask + pixels);
+    c->bytes = c->busy + pixels;
     for (size_t i = 0; i < 3 * pixels; ++i) c->rgb[i] = 1;
     c->text_count = 0;
     dti_clip(c, 0, 0, (float)c->w, (float)c->h);
