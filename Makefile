@@ -24,7 +24,6 @@ MPIENV   = MPICH_CC=$(CC) OMPI_CC=$(CC)
 
 CHAPTERS = $(sort $(foreach f,$(wildcard chapters/ch[0-9][0-9]_*.c),$(firstword $(subst _, ,$(notdir $f)))))
 WITH_MPI = ch07 ch08 ch09 ch12
-PRIVATES = ch04
 EXAMPLES = $(sort $(basename $(notdir $(filter-out %_impl.c,$(wildcard examples/*.c examples/*.cpp)))))
 
 help:
@@ -35,7 +34,7 @@ help:
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
-	@echo "make doctor        how MPI jobs start here      make wasm        chapters 1 to 6 as WebAssembly"
+	@echo "make doctor        how MPI jobs start here      make wasm        chapters 0 to 6 as WebAssembly"
 	@echo "make book          the chapters as pages, of which chapters 1 to 6 run in the browser; make deps-book gets its tools"
 	@echo "make install       dtrain.h and its pkg-config file, under PREFIX=/usr/local"
 	@echo "make clean"
@@ -60,7 +59,7 @@ build/dtrain_mpi.o: dtrain.h build/flags
 
 # ---- Chapters: `make ch07` makes ./ch07 from chapters/ch07_*.c.
 .SECONDEXPANSION:
-$(filter-out $(WITH_MPI) $(PRIVATES),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) build/dtrain.o
+$(filter-out $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) build/dtrain.o
 	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain.o $(LDLIBS)
 
 $(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) build/dtrain_mpi.o
@@ -69,13 +68,9 @@ $(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) build/d
 #      what chapter 12 has of another
 ch12: chapters/ch09_interval.h
 
-#      these look at the header's inside, and so compile it with themselves
-$(PRIVATES): $$(wildcard chapters/$$@_*) $(SHARED) dtrain.h build/flags
-	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $(filter chapters/$@_%.c,$^) $(LDLIBS)
-
 # ---- WebAssembly: the chapters that need one core and no more. Debian: wasi-libc libclang-rt-14-dev-wasm32 lld, and nodejs,
 # ---- which runs them: node --no-turbo-fast-api-calls tests/wasi.mjs ./ch03 --quick
-ALONE    = ch01 ch02 ch03 ch04 ch05 ch06
+ALONE    = ch00 ch01 ch02 ch03 ch04 ch05 ch06
 WASM_CC  = clang --target=wasm32-wasi --sysroot=/usr
 WASM     = -std=c11 -D_DEFAULT_SOURCE -O3 -msimd128 -ffp-contract=off $(WARN) -DDTRAIN_WITH_CHARTS
 #   ch04 measures the computing time of its process, which is here the time that passes
@@ -89,12 +84,8 @@ build/wasm/dtrain.o: dtrain.h Makefile
 	@mkdir -p $(@D)
 	$(WASM_CC) $(WASM) -DDTRAIN_IMPLEMENTATION -x c -c -o $@ $<
 
-$(patsubst %,build/wasm/%.wasm,$(filter-out $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) $(SHARED) build/wasm/dtrain.o
+$(patsubst %,build/wasm/%.wasm,$(ALONE)): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) $(SHARED) build/wasm/dtrain.o
 	$(WASM_CC) $(WASM) -o $@ $(filter chapters/$*_%.c,$^) build/wasm/dtrain.o $(WASM_LIB)
-
-$(patsubst %,build/wasm/%.wasm,$(filter $(PRIVATES),$(ALONE))): build/wasm/%.wasm: $$(wildcard chapters/$$*_*) $(SHARED) dtrain.h Makefile
-	@mkdir -p $(@D)
-	$(WASM_CC) $(WASM) -o $@ $(filter chapters/$*_%.c,$^) $(WASM_LIB)
 
 # ---- Examples: those that name no MPI are built without it, as a program that drops dtrain.h in would be.
 lenet_mnist: examples/lenet_mnist.c $(SHARED) build/dtrain_mpi.o
@@ -143,7 +134,7 @@ check: $(CHAPTERS)
 
 # ---- Pictures of the chapters, from this machine. Those that time kernels by the wall clock keep to one core.
 figures: $(CHAPTERS) build/bench
-	for ch in 01 02 05; do ./ch$$ch --figures figures || exit 1; done
+	for ch in 00 01 02 05; do ./ch$$ch --figures figures || exit 1; done
 	./ch04 --runs 15 --figures figures
 	sh chapters/ch04_accuracy.sh 10 figures/ch04_accuracy.csv
 	for ch in 03 06; do taskset -c 0 ./ch$$ch --figures figures || exit 1; done

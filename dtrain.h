@@ -9240,6 +9240,90 @@ DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form)
 }
 #endif
 
+/* ---- One convolution by a form of one's choice. Nets take the rule's; chapter 4 and whoever else wants to
+   compare the forms takes each in turn. */
+#ifdef DTI_DECLARE
+/* dt_lane_conv                                                [E1.8]  chapter 4
+     y[o,i,j,l] = sum_{c,u,v} x[c,i+u,j+v,l] * w[o,c,u,v]      sixteen images l side by side
+     x (C,H,W,16)  w (O,C,K,K)  ->  y (O,P,Q,16), overwritten, no alias; P = H-K+1, Q = W-K+1; x and y at
+     multiples of 64 bytes. 2*16*O*P*Q*C*K*K flop by the definition.
+   form: 0 for the direct kernel [E1.2], m for F(m,K) as far as it is there: m = 2, 4, 6 with K = 3, m = 2, 4
+   with K = 5. NULL and DT_EARG for another; DT_ESHAPE for sizes below 1, K above H or W, more than 2^26 values
+   in 16 images, or more weights than that; DT_ENOMEM.
+   dt_lane_conv_pack takes the weights in, once for many calls; forward before it is DT_EARG. One thread at a
+   time to each dt_lane_conv. */
+typedef struct dt_lane_conv dt_lane_conv;
+DT_API dt_lane_conv *dt_lane_conv_new(int C, int H, int W, int O, int K, int form);
+DT_API dt_err dt_lane_conv_pack(dt_lane_conv *conv, const float *w);
+DT_API dt_err dt_lane_conv_forward(dt_lane_conv *conv, const float *x, float *y);
+DT_API void dt_lane_conv_free(dt_lane_conv *conv);
+#endif
+
+#ifdef DTI_IMPLEMENT
+struct dt_lane_conv {
+    dti_conv sizes;
+    const dti_wino_form *form; /* NULL: direct */
+    float *packed, *scratch;
+    bool ready;                /* weights are packed */
+};
+
+DT_API dt_lane_conv *dt_lane_conv_new(int C, int H, int W, int O, int K, int form) {
+    const double most = 1 << 26, P = (double)H - K + 1, Q = (double)W - K + 1;
+    if (C < 1 || O < 1 || K < 1 || P < 1.0 || Q < 1.0 || 16.0 * C * H * W > most ||
+        16.0 * O * P * Q > most || (double)O * C * K * K > most) {
+        (void)dt_fail(DT_ESHAPE, "dt_lane_conv_new: no convolution of %d x %d x %d with %d x %d x %d x %d", C,
+                      H, W, O, C, K, K);
+        return NULL;
+    }
+    const dti_wino_form *found = form > 0 ? dti_wino_find(form, K) : NULL;
+    if (form < 0 || (form > 0 && !found)) {
+        (void)dt_fail(DT_EARG, "dt_lane_conv_new: there is no F(%d,%d)", form, K);
+        return NULL;
+    }
+    dt_lane_conv *v = dti_alloc(sizeof *v);
+    if (!v) return NULL;
+    v->form = found;
+    v->sizes = (dti_conv){ .C = C, .H = H, .W = W, .O = O, .P = H - K + 1, .Q = W - K + 1, .K = K, .S = 1 };
+    v->packed = dti_alloc_many(found ? dti_wino_packed_floats(&v->sizes, found)
+                                     : dti_conv_packed_floats(&v->sizes), sizeof(float));
+    v->scratch = dti_alloc_many(found ? dti_wino_scratch_floats(&v->sizes, found)
+                                      : dti_conv_scratch_floats(&v->sizes), sizeof(float));
+    if (v->packed && v->scratch) return v;
+    dt_lane_conv_free(v);
+    return NULL;
+}
+
+DT_API dt_err dt_lane_conv_pack(dt_lane_conv *conv, const float *w) {
+    DTI_NEED(conv && w, "conv and w", DT_EARG);
+    if (conv->form) dti_wino_pack(&conv->sizes, conv->form, w, conv->packed);
+    else dti_conv_pack(&conv->sizes, w, conv->packed);
+    conv->ready = true;
+    return DT_OK;
+}
+
+DT_API dt_err dt_lane_conv_forward(dt_lane_conv *conv, const float *x, float *y) {
+    DTI_NEED(conv && x && y, "conv, x and y", DT_EARG);
+    const dti_conv *g = &conv->sizes;
+    if (!conv->ready) return dt_fail(DT_EARG, "dt_lane_conv_forward: dt_lane_conv_pack comes first");
+    if (((uintptr_t)x | (uintptr_t)y) & 63u)
+        return dt_fail(DT_EARG, "dt_lane_conv_forward: x and y must lie at multiples of 64 bytes");
+    if (conv->form) {
+        const dti_wino_maps in = { .at = (float *)(uintptr_t)x, .channels = g->C, .rows = g->H,
+                                   .columns = g->W }; /* only read */
+        const dti_wino_maps out = { .at = y, .channels = g->O, .rows = g->P, .columns = g->Q };
+        dti_wino_forward(g, conv->form, 1, &in, conv->packed, NULL, false, &out, conv->scratch);
+    } else dti_conv_forward(g, x, conv->packed, NULL, y, conv->scratch);
+    return DT_OK;
+}
+
+DT_API void dt_lane_conv_free(dt_lane_conv *conv) {
+    if (!conv) return;
+    dti_release(conv->packed);
+    dti_release(conv->scratch);
+    dti_release(conv);
+}
+#endif
+
 /* ==== [E1.9] The arithmetic beneath ========================================
 
    All of this counts on IEEE 754: a sum keeps its order, NaN compares false, results round to

@@ -3,6 +3,7 @@
 // You will learn   to find out what stops a loop: latency, ports, caches or memory; to take that
 //                  away, one step at a time; and, at the limit, to multiply less
 // New since ch03   about 250 lines: one convolution, six times
+// Takes            two evenings
 // Run              make ch04 && ./ch04
 // Check            ./ch04 --quick --figures build/check
 //
@@ -13,20 +14,59 @@
 //| picture  build/check/ch04_roofline.png
 //~ F(4,5)  <num> (<num> to <num>)  <num>  <num>
 
-#define DTRAIN_IMPLEMENTATION
-#include "chapter.h"
 #include "ch04_forms.h"
 
-// ## 4.1 The task, and how to climb
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+#if defined(__GNUC__)
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE inline
+#endif
+
+// ## 4.1 The task, and what it runs on
 //
 // One convolution in the forward direction, y[n,o,i,j] = sum over c,u,v of x[n,c,i+u,j+v] *
-// w[o,c,u,v]: no stride, no padding, no bias, so that nothing hides the idea. Sixteen images of 96
-// channels, 30 x 30, become 96 channels of 28 x 28.
+// w[o,c,u,v]: no stride, no padding, no bias, so that nothing hides the idea. Sixteen images of C
+// channels, 30 x 30, become C channels of 28 x 28; C is 96, or 48 with --quick, as in the lines
+// above. Each of the 3 x 3 places (u,v) of the kernel is called a **tap**.
 //
-// Six programs for it. Each is right before it is timed, and each starts with a *prediction*: we
-// count what its innermost loop does, and divide by what the machine can do. What remains between
-// prediction and clock is what we have not understood. (ch04_report.h has what is not about
-// performance: sizes, buffers, tables, charts, and the timing of several runs.)
+// Six programs for it, from chapter 3's loops to a form that multiplies less. What they fight for
+// is this, one core and its memory (sizes and times are those of usual cores, not of yours):
+//
+//                                        size          until a number is there
+//     +-----------+  **registers**       32 vectors    at once
+//     |   core    |  ----------------------------------------------------------
+//     |           |  **L1** cache        32-48 KiB     4 or 5 cycles
+//     +-----------+  **L2** cache        0.5-2 MiB     about 15 cycles
+//          |         beyond: L3, memory  much          50 to 300 cycles
+//
+// - A **register** holds numbers that an instruction works on; a vector register holds 4, 8 or 16
+//   floats side by side, and one instruction adds or multiplies all of them.
+// - A **cache** is a small, fast memory that keeps copies of what was read or written lately, in
+//   lines of 64 bytes. If a number is in it, that is a hit, else the line comes from further away.
+//   Whoever reads a number again soon, or reads its neighbours, lives from the cache.
+// - A **prefetcher** is a part of the core that watches the addresses. If they follow each other
+//   evenly, it fetches the next lines before they are asked for, and nobody waits.
+// - A **port** is a way into a part of the core that computes, loads or stores. How many there are
+//   of each kind is how many such instructions can begin in one cycle: on most cores two
+//   multiply-adds, two loads, one store.
+// - **Latency** is how long a result takes, ports how many can begin. A multiply-add takes about
+//   four cycles: with two ports, eight must be under way at any time, or ports stand empty.
+//
+// So a loop can be slow in five ways: it waits for its own results (latency); it has more
+// instructions of one kind than ports (ports); or its numbers come from L1, from L2 or from beyond
+// at less than the speed at which it could use them. Each program is right before it is timed, and
+// each starts with a *prediction*: we count what its innermost loop does, and divide by what the
+// machine can do. What remains between prediction and clock is what we have not understood.
+// (ch04_report.h has what is not about performance: sizes, buffers, tables, charts, and the timing
+// of several runs.)
+//
+// Read it in two sittings: 4.2 to 4.5 take the loop to the registers, 4.6 to 4.12 to the caches and
+// past the peak.
 
 // ## 4.2 Step 1: seven loops
 //
@@ -344,7 +384,7 @@ static void winograd(float *y, const float *x, const float *w, const shape *s) {
 // [region: machine]
 enum { CHAINS = 12 };
 static volatile float used;              // a result that is used may not be left out
-DTI_INLINE double chains(const int n, int rounds) { // n is a constant in each copy: registers
+static ALWAYS_INLINE double chains(const int n, int rounds) { // n: a constant in each copy
     vector sum[CHAINS];
     for (int k = 0; k < n; ++k) sum[k] = splat((float)k); // equal sums would be computed once
     const double start = now();
@@ -358,6 +398,15 @@ DTI_INLINE double chains(const int n, int rounds) { // n is a constant in each c
 
 static double peak(int rounds) { return chains(CHAINS, rounds); }
 static double one_chain(int rounds) { return chains(1, rounds); }
+
+static void read_all(const float *p, size_t floats) {
+    vector sum[8];
+    for (int k = 0; k < 8; ++k) sum[k] = splat(0.0f);
+    for (size_t i = 0; i + 8 * V <= floats; i += 8 * V)
+        for (size_t k = 0; k < 8; ++k) sum[k] += load(p + i + k * V);
+    for (int k = 1; k < 8; ++k) sum[0] += sum[k];
+    used = sum[0][0];
+}
 // [end]
 
 // ## 4.9 Predict
@@ -478,7 +527,7 @@ int main(int argc, char **argv) {
     dt_comm *comm = begin_ranks(argc, argv);
     const task t = read_task(argc, argv, comm);
     const shape s = t.size;
-    const machine m = measure_machine(peak, one_chain, t.quick);
+    const machine m = measure_machine(&(questions){ peak, one_chain, read_all }, t.quick);
     const buffers b = buffers_new(&s);
     packed_weights = floats((size_t)(s.O * s.C * s.K * s.K));
     weight_points = floats((size_t)(POINTS * s.O * s.C));

@@ -6,36 +6,23 @@
 
 // ---- A convolution by the header: direct [E1.2], or F(m, K) of [E1.8], forward, without bias.
 
-static struct { dti_conv conv; const dti_wino_form *form; float *packed, *scratch; } header;
+static dt_lane_conv *header;
 
-// Packs the weights, and makes room; m is 0 for the direct kernel. Without a shape it only frees.
+// Takes the weights in; m is 0 for the direct kernel. Without a shape it only frees.
 static void use_form(const shape *s, int m, const float *w) {
-    free(header.packed);
-    free(header.scratch);
-    header.packed = header.scratch = NULL;
-    if (!s) return;
-    const dti_conv c = { .C = s->C, .H = s->H, .W = s->W, .O = s->O, .P = s->P, .Q = s->Q,
-                         .K = s->K, .S = 1 };
-    const dti_wino_form *f = m ? dti_wino_find(m, s->K) : NULL;
-    header.conv = c;
-    header.form = f;
-    header.packed = floats(f ? dti_wino_packed_floats(&c, f) : dti_conv_packed_floats(&c));
-    header.scratch = floats(f ? dti_wino_scratch_floats(&c, f) : dti_conv_scratch_floats(&c));
-    if (f) dti_wino_pack(&c, f, w, header.packed);
-    else dti_conv_pack(&c, w, header.packed);
+    dt_lane_conv_free(header);
+    header = s ? dt_lane_conv_new(s->C, s->H, s->W, s->O, s->K, m) : NULL;
+    if (s && !header) die(NULL);
+    if (s) check(NULL, dt_lane_conv_pack(header, w));
 }
 
 static void header_direct(const float *w, const shape *s) { use_form(s, 0, w); }
 static void header_winograd(const float *w, const shape *s) { use_form(s, 4, w); }
 
 static void header_kernel(float *y, const float *x, const float *w, const shape *s) {
-    const dti_wino_maps in = { .at = (float *)x, .channels = s->C, .rows = s->H, .columns = s->W };
-    const dti_wino_maps out = { .at = y, .channels = s->O, .rows = s->P, .columns = s->Q };
     (void)w;
-    if (header.form) // x is only read
-        dti_wino_forward(&header.conv, header.form, 1, &in, header.packed, NULL, false, &out,
-                         header.scratch);
-    else dti_conv_forward(&header.conv, x, header.packed, NULL, y, header.scratch);
+    (void)s;
+    check(NULL, dt_lane_conv_forward(header, x, y));
 }
 
 // ---- Each form's speed, and its error against sums of doubles.

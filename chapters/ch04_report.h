@@ -3,7 +3,11 @@
 #define CH04_REPORT_H
 
 #include "chapter.h"
+
 #include <time.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
 
 // ---- What is convolved, and a program that does it.
 
@@ -39,14 +43,13 @@ static task read_task(int argc, char **argv, dt_comm *comm) {
     task t = { .folder = "out" };
     int channels = 0;
     const option_desc options[] = {
-        { "channels", 'i', &channels, "C    a multiple of 48, at most 960; default 96, with --quick 48" },
-        { "runs", 'i', &t.runs, "N        of which the median counts, at most 31; default 9, with --quick 3" },
-        { "figures", 's', &t.folder, "DIR   where pictures go, default out" },
-        { "quick", 'b', &t.quick, "        few channels, few runs" },
+        { "channels", UP_TO(960), &channels, "C   a multiple of 48; default 96, with --quick 48" },
+        { "runs", UP_TO(MOST_RUNS), &t.runs, "N   of which the median counts; default 9, --quick 3" },
+        FIGURES_OPTION(&t.folder),
+        QUICK_OPTION(&t.quick),
     };
     read_options(argc, argv, comm, "Chapter 4: one convolution, six times.", options, sizeof options / sizeof *options);
-    if (channels % 48 || channels > 960) usage_error(comm, "ch04", "--channels: a multiple of 48, at most 960");
-    if (t.runs > MOST_RUNS) usage_error(comm, "ch04", "--runs: at most 31");
+    if (channels % 48) usage_error(comm, "ch04", "--channels: a multiple of 48 is needed");
     if (!channels) channels = t.quick ? 48 : 96;
     if (!t.runs) t.runs = t.quick ? 3 : 9;
     t.size = (shape){ .N = DT_LANES, .C = channels, .H = 30, .W = 30, .O = channels, .K = 3, .P = 28, .Q = 28 };
@@ -58,7 +61,8 @@ static task read_task(int argc, char **argv, dt_comm *comm) {
     return t;
 }
 
-// ---- Memory and time. The clock is processor time: neighbours on the machine disturb it less than the time on the wall.
+// ---- Memory and time. The clock is processor time: neighbours on the machine disturb it less than
+// ---- the time on the wall.
 
 static double now(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
@@ -92,7 +96,8 @@ static void buffers_free(const buffers *b) {
     free(b->x); free(b->x_lanes); free(b->w); free(b->y); free(b->y_lanes); free(b->expected);
 }
 
-// No sum of absolute values of products is larger: |x| is at most 1. By it the rounding errors are bounded.
+// No sum of absolute values of products is larger: |x| is at most 1. By it the rounding errors are
+// bounded.
 static double largest_sum(const buffers *b, const shape *s) {
     const int n = s->C * s->K * s->K;
     double most = 0.0;
@@ -153,23 +158,21 @@ static int compare(const step steps[STEPS], void allow(double *, double, double,
 
 typedef struct machine { double peak, chain, l1, l2, far; size_t l1_bytes, l2_bytes; } machine;
 
-static double bandwidth(const float *p, size_t bytes, size_t total) {    // of reading, in GB/s
-    dti_v sum[8] = { dti_splat(0.0f) };
-    for (int k = 1; k < 8; ++k) sum[k] = sum[0];
+// How the chapter asks the machine: multiply-adds in registers, all at once or one after the other,
+// in GFLOP/s; and one pass over so many floats, which are only read.
+typedef struct questions {
+    double (*peak)(int rounds), (*one_chain)(int rounds);
+    void (*read)(const float *p, size_t floats);
+} questions;
+
+// Of reading the same bytes again and again, total in all, in GB/s.
+static double bandwidth(const questions *ask, const float *p, size_t bytes, size_t total) {
     const double start = now();
-    for (size_t round = 0; round < total / bytes; ++round)
-        for (size_t k = 0; k + 8 * DTI_W <= bytes / sizeof *p; k += 8 * DTI_W)
-            for (size_t a = 0; a < 8; ++a) sum[a] += dti_load(p + k + a * DTI_W);
-    const double seconds = now() - start;
-    for (int k = 1; k < 8; ++k) sum[0] += sum[k];
-    float lane[DTI_W];
-    memcpy(lane, &sum[0], sizeof lane);
-    volatile float used = lane[0];
-    (void)used;
-    return 1e-9 * (double)(total / bytes * bytes) / seconds;
+    for (size_t round = 0; round < total / bytes; ++round) ask->read(p, bytes / sizeof *p);
+    return 1e-9 * (double)(total / bytes * bytes) / (now() - start);
 }
 
-static machine measure_machine(double peak(int), double one_chain(int), bool quick) {
+static machine measure_machine(const questions *ask, bool quick) {
     machine m = { .l1_bytes = 32 << 10, .l2_bytes = 512 << 10 };
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
     if (sysconf(_SC_LEVEL1_DCACHE_SIZE) > 0) m.l1_bytes = (size_t)sysconf(_SC_LEVEL1_DCACHE_SIZE);
@@ -178,11 +181,11 @@ static machine measure_machine(double peak(int), double one_chain(int), bool qui
     const size_t far = 128u << 20, total = quick ? far : 4 * far;
     float *p = floats(far / sizeof *p);
     for (int attempt = 0; attempt < 5; ++attempt) { // the best of five: a ceiling
-        m.peak = fmax(m.peak, peak(quick ? 1000000 : 5000000));
-        m.chain = fmax(m.chain, one_chain(quick ? 1000000 : 5000000));
-        m.l1 = fmax(m.l1, bandwidth(p, m.l1_bytes / 2, 8 * total));
-        m.l2 = fmax(m.l2, bandwidth(p, m.l2_bytes / 2, 2 * total));
-        m.far = fmax(m.far, bandwidth(p, far, total));
+        m.peak = fmax(m.peak, ask->peak(quick ? 1000000 : 5000000));
+        m.chain = fmax(m.chain, ask->one_chain(quick ? 1000000 : 5000000));
+        m.l1 = fmax(m.l1, bandwidth(ask, p, m.l1_bytes / 2, 8 * total));
+        m.l2 = fmax(m.l2, bandwidth(ask, p, m.l2_bytes / 2, 2 * total));
+        m.far = fmax(m.far, bandwidth(ask, p, far, total));
     }
     free(p);
     printf("peak %.1f GFLOP/s, one chain %.1f GFLOP/s: %.1f multiply-adds must be under way at once\n", m.peak, m.chain, m.peak / m.chain);

@@ -201,6 +201,37 @@ static void rows_of_the_kernels(void) {
         REFUSES(dt_conv2d_naive_backward_weights(y, y, x, NULL, 1, 1, 4, 4, 1, 3, 1, 0), DT_EARG, "dw, dy and x");
         REFUSES(dt_conv2d_naive_backward_weights(y, y, x, x, -1, 1, 4, 4, 1, 3, 1, 0), DT_ESHAPE, "N=-1");
     }
+    ROW(dt_lane_conv_new) {
+        NEUTRAL(!dt_lane_conv_new(0, 8, 8, 1, 3, 0), "no convolution of 0 x 8 x 8");
+        NEUTRAL(!dt_lane_conv_new(1, 8, 8, 1, 9, 0), "with 1 x 1 x 9 x 9");
+        NEUTRAL(!dt_lane_conv_new(1, 8, INT_MIN, 1, 3, 0), "no convolution");
+        NEUTRAL(!dt_lane_conv_new(INT_MAX, INT_MAX, INT_MAX, INT_MAX, 3, 0), "no convolution");
+        NEUTRAL(!dt_lane_conv_new(1, 8, 8, 1, 3, 5), "no F(5,3)");
+        NEUTRAL(!dt_lane_conv_new(1, 8, 8, 1, 4, 2), "no F(2,4)");
+        NEUTRAL(!dt_lane_conv_new(1, 8, 8, 1, 3, -1), "no F(-1,3)");
+    }
+    ROW(dt_lane_conv_pack) {
+        dt_lane_conv *conv = dt_lane_conv_new(1, 8, 8, 1, 3, 2);
+        REFUSES(dt_lane_conv_pack(NULL, x), DT_EARG, "conv and w");
+        REFUSES(dt_lane_conv_pack(conv, NULL), DT_EARG, "conv and w");
+        WORKS(dt_lane_conv_pack(conv, x) == DT_OK);
+        dt_lane_conv_free(conv);
+    }
+    ROW(dt_lane_conv_forward) {
+        dt_lane_conv *conv = dt_lane_conv_new(1, 8, 8, 1, 3, 0);
+        float *in = aligned_alloc(64, 2048 * sizeof *in), *out = in + 1024;
+        memset(in, 0, 2048 * sizeof *in);
+        REFUSES(dt_lane_conv_forward(conv, in, out), DT_EARG, "dt_lane_conv_pack comes first");
+        WORKS(dt_lane_conv_pack(conv, x) == DT_OK);
+        REFUSES(dt_lane_conv_forward(NULL, in, out), DT_EARG, "conv, x and y");
+        REFUSES(dt_lane_conv_forward(conv, NULL, out), DT_EARG, "conv, x and y");
+        REFUSES(dt_lane_conv_forward(conv, in, NULL), DT_EARG, "conv, x and y");
+        REFUSES(dt_lane_conv_forward(conv, in + 1, out), DT_EARG, "multiples of 64");
+        WORKS(dt_lane_conv_forward(conv, in, out) == DT_OK);
+        free(in);
+        dt_lane_conv_free(conv);
+    }
+    ROW(dt_lane_conv_free) { WORKS((dt_lane_conv_free(NULL), true)); }
     ROW(dt_maxpool2d_naive) {
         REFUSES(dt_maxpool2d_naive(NULL, x, 1, 1, 4, 4, 2, 2), DT_EARG, "y and x");
         REFUSES(dt_maxpool2d_naive(y, NULL, 1, 1, 4, 4, 2, 2), DT_EARG, "y and x");
