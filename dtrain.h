@@ -2339,9 +2339,13 @@ typedef struct dt_conv2d_desc {
     int out;                 /* output channels, >= 1 */
     int kernel;              /* K: a square of K x K, 1..15 */
     int stride;              /* 0 means 1; up to 65536 */
-    int padding;             /* zeros around the map, 0..K-1 */
+    int padding;             /* zeros around the map, 0..K-1; or DT_SAME */
     bool no_bias;
 } dt_conv2d_desc;
+
+/* (K-1)/2 of an odd K: at stride 1 the map keeps its size, at stride S it becomes the S-th part,
+   rounded up */
+#define DT_SAME (-65536)
 
 DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc);
 #endif
@@ -2357,12 +2361,14 @@ static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
     const dt_conv2d_desc *d = description;
     dti_conv *conv = &((dti_conv2d *)l->own)->conv;
     if (!d) return dt_fail(DT_EARG, "conv2d \"%s\": desc must not be NULL", l->name);
-    const int K = d->kernel, p = d->padding, S = d->stride == 0 ? 1 : d->stride;
+    const bool same = d->padding == DT_SAME && d->kernel % 2 == 1;
+    const int K = d->kernel, S = d->stride == 0 ? 1 : d->stride;
+    const int p = same ? (K - 1) / 2 : d->padding;
     if (d->out < 1 || d->out > 65536 || K < 1 || K > 15 || S < 1 || S > 65536 || p < 0 || p >= K)
         return dt_fail(
             DT_EARG,
             "conv2d \"%s\": out %d, kernel %d, stride %d, padding %d; needs out 1..65536, "
-            "kernel 1..15, stride 1..65536, padding 0..kernel-1",
+            "kernel 1..15, stride 1..65536, padding 0..kernel-1, or DT_SAME and an odd kernel",
             l->name, d->out, K, d->stride, p);
     if (l->in[1] + 2 * p < K || l->in[2] + 2 * p < K)
         return dt_fail(

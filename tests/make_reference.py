@@ -299,10 +299,100 @@ def normed(out, name, net, make, steps):
     record(out, name + " used", net(x[rows(steps)]).detach().numpy())
 
 
+class ConvBN(torch.nn.Module):
+    def __init__(self, inputs, outputs, kernel, stride):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2)
+        self.bn = torch.nn.BatchNorm2d(outputs)
+
+    def forward(self, x):
+        return F.relu(self.bn(self.conv(x)))
+
+
+class Residual(torch.nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.a, self.b = ConvBN(channels, channels, 3, 1), ConvBN(channels, channels, 3, 1)
+
+    def forward(self, x):
+        return self.b(self.a(x)) + x
+
+
+class ResNet9(torch.nn.Module):
+    """examples/models.h: resnet9."""
+
+    image = (3, 32, 32)
+    classes = 10
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.res1 = ConvBN(3, 16, 7, 4), ConvBN(16, 32, 3, 2), Residual(32)
+        self.c, self.d, self.res2 = ConvBN(32, 64, 3, 2), ConvBN(64, 128, 3, 2), Residual(128)
+        self.fc1, self.fc2 = torch.nn.Linear(128, 128), torch.nn.Linear(128, 10)
+
+    def forward(self, x):
+        x = self.res2(self.d(self.c(self.res1(self.b(self.a(x))))))
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+
+class CBR(torch.nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(inputs, outputs, 3, padding="same", bias=False)
+        self.bn = torch.nn.BatchNorm2d(outputs)
+
+    def forward(self, x):
+        return F.relu(self.bn(self.conv(x)))
+
+
+class Block(torch.nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.layer1, self.layer2 = CBR(inputs, outputs), CBR(outputs, outputs)
+        self.scale = torch.nn.Conv2d(inputs, outputs, 1) if inputs != outputs else torch.nn.Identity()
+
+    def forward(self, x):
+        return self.layer2(self.layer1(x)) + self.scale(x)
+
+
+class WideResNet(torch.nn.Module):
+    """examples/models.h: wide_resnet, dropout left out."""
+
+    image = (1, 28, 28)
+    classes = 10
+
+    def __init__(self, width):
+        super().__init__()
+        w = width
+        self.input = CBR(1, 16)
+        self.block1, self.block2 = Block(16, w), Block(w, w)
+        self.block3, self.block4 = Block(w, 2 * w), Block(2 * w, 2 * w)
+        self.block5, self.block6 = Block(2 * w, 4 * w), Block(4 * w, 4 * w)
+        self.fc = torch.nn.Linear(4 * w, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.block2(self.block1(self.input(x))), 2)
+        x = F.max_pool2d(self.block4(self.block3(x)), 2)
+        return self.fc(F.avg_pool2d(self.block6(self.block5(x)), 7).flatten(1))
+
+
+def whole(out, name, net, count):
+    """Few images, so that no ReLU or maximum lies so near that rounding turns it. Logits, and of each parameter's gradient its norm and every 61st number."""
+    x, y = data(net)
+    z = net(x[rows(0)[:count]])
+    F.cross_entropy(z, y[rows(0)[:count]]).backward()
+    record(out, name + " logits", z.detach().numpy())
+    record(out, name + " norms", [p.grad.norm().item() for p in net.parameters()])
+    for i, p in enumerate(net.parameters()):
+        record(out, f"{name} {i}", p.grad.numpy().ravel()[::61])
+
+
 def norm(out):
     sgd = lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)
     normed(out, "norm", fill(NormNet(torch.nn.BatchNorm2d)), sgd, 6)
     normed(out, "ghost", fill(NormNet(GhostNorm)), sgd, 6)
+    whole(out, "resnet9", fill(ResNet9()), 37)
+    whole(out, "wide", fill(WideResNet(16)), 7)
 
 
 def main():

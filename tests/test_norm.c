@@ -15,6 +15,7 @@
 #define DTRAIN_WITH_THREADS
 #define DTRAIN_IMPLEMENTATION
 #include "dtrain.h"
+#include "examples/models.h"
 
 #define REFERENCE "tests/data/norm.bin"
 #define ok(call) do { dt_err ok_ = (call); if (ok_ != DT_OK) fail_msg("%s: %s", dt_err_name(ok_), dt_error()); } while (0)
@@ -30,7 +31,7 @@ enum { IMAGES = 48, BATCH = 37 };
 static uint32_t next_number(uint32_t *x) { return *x = *x * 1664525u + 1013904223u; }
 
 static uint32_t rows[IMAGES * 4];
-static uint8_t pixels[IMAGES * 3 * 28 * 28], labels[IMAGES];
+static uint8_t pixels[IMAGES * 3 * 32 * 32], labels[IMAGES];
 static const float mean[4] = { 0.45f, 0.45f, 0.45f, 0.45f }, deviation[4] = { 0.3f, 0.3f, 0.3f, 0.3f };
 
 static void make_data(size_t image_bytes, int classes) {
@@ -44,7 +45,7 @@ static dt_batch batch_of_step(uint32_t step, uint32_t count) {
     return (dt_batch){ .pixels = pixels, .labels = labels, .mean = mean, .std = deviation, .index = rows, .count = count, .global_count = count };
 }
 
-static bool is_gamma(const dt_param *p) { return p->trained && p->value.rank == 1 && strstr(p->name, "bn") && strstr(p->name, ".weight"); }
+static bool is_gamma(const dt_param *p) { return p->trained && p->value.rank == 1 && strstr(p->name, "bn") && strstr(p->name, "weight"); }
 
 static void reference_values(dt_net *net) {
     uint32_t x = 1;
@@ -106,11 +107,11 @@ static float *reference(const char *name, size_t *count) {
     return NULL;
 }
 
-/* Relative to the largest of the record, number by number. */
-static void compare(const char *net, const char *what, const float *got, size_t n, double most) {
+/* Relative to the largest of the record, or to what the caller knows to be as large; number by number. */
+static void compare_beside(const char *net, const char *what, const float *got, size_t n, double most, double beside) {
     char name[32];
     size_t count;
-    double largest = 0.0, worst = 0.0;
+    double largest = beside, worst = 0.0;
     snprintf(name, sizeof name, "%s %s", net, what);
     float *want = reference(name, &count);
     if (count != n) fail_msg("%s: %zu numbers, the reference has %zu", name, n, count);
@@ -123,6 +124,8 @@ static void compare(const char *net, const char *what, const float *got, size_t 
     if (getenv("TEST_VERBOSE")) printf("%-16s worst %.2g of the largest\n", name, worst / largest);
     free(want);
 }
+
+static void compare(const char *net, const char *what, const float *got, size_t n, double most) { compare_beside(net, what, got, n, most, 0.0); }
 
 static void all_logits(const dt_net *net, float *out, int count) {
     for (int i = 0; i < count; ++i) ok(dt_net_logits(net, i, out + i * dt_net_classes(net)));
@@ -168,6 +171,51 @@ static void pytorch(void **state) {
         as_pytorch("norm", DT_STATISTICS_BATCH, &desc);
         as_pytorch("norm", DT_STATISTICS_RANK, &desc); /* this rank is the only one */
         as_pytorch("ghost", DT_STATISTICS_GROUP, &desc);
+    }
+}
+
+/* ---- Whole nets: logits and gradients of one batch. */
+
+static void whole_net(const char *name, dt_net *net, int count, bool direct) {
+    float logits[BATCH * 10], norms[64];
+    const double most = direct ? 1e-5 : 1e-4;
+    int trained = 0;
+    make_data((size_t)(net->list.input[0] * net->list.input[1] * net->list.input[2]), 10);
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = BATCH, .direct = direct }));
+    reference_values(net);
+    dt_batch batch = batch_of_step(0, (uint32_t)count);
+    ok(dt_net_load(net, &batch));
+    ok(dt_forward(net));
+    ok(dt_backward(net));
+    all_logits(net, logits, count);
+    compare(name, "logits", logits, (size_t)count * 10, most);
+    for (int i = 0; i < dt_net_param_count(net); ++i) {
+        const dt_param *p = dt_net_param(net, i);
+        double square = 0.0;
+        for (size_t k = 0; k < dt_tensor_count(&p->grad) && p->trained; ++k) square += (double)p->grad.data[k] * (double)p->grad.data[k];
+        if (p->trained) norms[trained++] = (float)sqrt(square);
+    }
+    compare(name, "norms", norms, (size_t)trained, most);
+    for (int i = 0, k = 0; i < dt_net_param_count(net); ++i) {
+        const dt_param *p = dt_net_param(net, i);
+        char number[16];
+        float some[4096];
+        size_t n = 0;
+        if (!p->trained) continue;
+        for (size_t j = 0; j < dt_tensor_count(&p->grad); j += 61) some[n++] = p->grad.data[j];
+        snprintf(number, sizeof number, "%d", k++);
+        /* a bias before a batch norm: PyTorch's gradient is rounding alone, and so is ours */
+        if (norms[k - 1] > 1e-6f) compare_beside(name, number, some, n, most, (double)norms[k - 1] / sqrt((double)dt_tensor_count(&p->grad)));
+        else for (size_t j = 0; j < n; ++j) assert_true(fabsf(some[j]) < 1e-6f);
+    }
+    dt_net_free(net);
+}
+
+static void whole_nets(void **state) {
+    (void)state;
+    for (int direct = 0; direct <= 1; ++direct) {
+        whole_net("resnet9", resnet9(10, DT_STATISTICS_BATCH), 37, direct);
+        whole_net("wide", wide_resnet(1, 28, 10, 16, 7, 0.0f, DT_STATISTICS_BATCH), 7, direct);
     }
 }
 
@@ -602,6 +650,7 @@ static void saved_as_pytorch_saves(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pytorch),
+        cmocka_unit_test(whole_nets),
         cmocka_unit_test(differences),
         cmocka_unit_test(hard_channels),
         cmocka_unit_test(same_bits_for_every_number_of_ranks),
