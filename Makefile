@@ -27,7 +27,7 @@ WITH_MPI = ch07 ch08 ch09 ch12
 EXAMPLES = $(sort $(basename $(notdir $(filter-out %_impl.c,$(wildcard examples/*.c examples/*.cpp)))))
 
 help:
-	@echo "make deps          install what is missing      make data        put MNIST and Fashion-MNIST into ./data"
+	@echo "make deps          install what is missing      make data        MNIST, Fashion-MNIST, CIFAR-10 in ./data"
 	@echo "make chNN          one chapter: ./chNN          make chNN DEBUG=1  the same for a debugger"
 	@echo "make all           every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
@@ -119,7 +119,7 @@ WORKERS = 1 2 3 4 5
 
 #      data that cannot be had is no reason to stop: the programs then draw their own digits, and say so
 experiment: ch12
-	-@sh chapters/get_data.sh
+	-@sh chapters/get_data.sh data mnist fashion
 	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
 
 # ---- How MPI jobs start here: launcher, ranks against cores, builds, data, shared memory. RANKS=2
@@ -165,6 +165,7 @@ install:
 clean:
 	rm -rf build $(CHAPTERS) $(EXAMPLES)
 
+-include chapters/book/book.mk
 -include tests/tests.mk
 
 always:

@@ -1036,6 +1036,12 @@ typedef struct dt_dataset {
 DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
                           int classes);
 
+/* dt_cifar10_load                                              [S4.2]
+   Reads n files of CIFAR-10's binary layout, one after the other, as one dataset of 3 x 32 x 32
+   images and 10 classes, and measures mean and std of each colour. A file may hold any number of
+   records. What is checked, errors and *d as for dt_idx_load; DT_EARG if n is below 1. */
+DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n);
+
 /* dt_dataset_find                                              [S4.3]  chapter 2
    Loads a dataset by name, one of dt_dataset_known or "auto", from $DTRAIN_DATA, else from ./data.
    "auto", or NULL, takes MNIST, else Fashion-MNIST; where $DTRAIN_DATA is set, from there alone;
@@ -1167,6 +1173,23 @@ DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t f
    promises must be the file's length, to the byte. Rows and columns end at 4096,
    which keeps N*rows*columns below 2^56. */
 #ifdef DTI_IMPLEMENT
+/* Opens a file of data; its length is what its contents are held against. *file NULL: not open. */
+static dt_err dti_data_open(FILE **file, const char *path, long *length) {
+    *file = dti_open_plain(path);
+    if (!*file) return DT_EIO;
+    *length = fseek(*file, 0, SEEK_END) == 0 ? ftell(*file) : -1;
+    if (*length < 0 || fseek(*file, 0, SEEK_SET) != 0)
+        return dt_fail(DT_EIO, "%s is not a plain file", path);
+    return DT_OK;
+}
+
+/* Data as they are downloaded, not unpacked yet. */
+static dt_err dti_refuse_gzip(const char *path, const uint8_t *head, size_t got) {
+    if (got < 2 || head[0] != 0x1f || head[1] != 0x8b) return DT_OK;
+    return dt_fail(DT_EDATA,
+                   "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
+}
+
 typedef struct dti_idx {
     FILE *file;
     const char *path;
@@ -1184,10 +1207,7 @@ static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t 
                                   uint32_t wanted) {
     const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
     const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
-    if (got >= 2 && head[0] == 0x1f && head[1] == 0x8b)
-        return dt_fail(DT_EDATA,
-                       "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"",
-                       path);
+    DT_TRY(dti_refuse_gzip(path, head, got));
     if (got < 4)
         return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
                        kind);
@@ -1205,11 +1225,8 @@ static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
     uint8_t head[16];
     memset(f, 0, sizeof *f);
     f->path = path;
-    f->file = dti_open_plain(path);
-    if (!f->file) return DT_EIO;
-    const long length = fseek(f->file, 0, SEEK_END) == 0 ? ftell(f->file) : -1;
-    if (length < 0 || fseek(f->file, 0, SEEK_SET) != 0)
-        return dt_fail(DT_EIO, "%s is not a plain file", path);
+    long length;
+    DT_TRY(dti_data_open(&f->file, path, &length));
     const size_t got = fread(head, 1, header, f->file);
     if (ferror(f->file)) return dt_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
     if (got < 4 || dti_big_endian(head) != wanted)
@@ -1283,6 +1300,122 @@ DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *la
     dti_dataset_measure(d);
     dti_dataset_hash(d);
     return DT_OK;
+}
+#endif
+
+/* ---- CIFAR-10 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009)
+
+   Its binary version is files of records of 3073 bytes, and nothing else:
+
+       label 0..9   1024 bytes red   1024 bytes green   1024 bytes blue       (32 rows of 32 each)
+
+   ten thousand in each of data_batch_1.bin to data_batch_5.bin, the training images, and in
+   test_batch.bin. There is no header; so the length and the labels are all that can be held
+   against what a file should be, and all of them are. */
+#ifdef DTI_IMPLEMENT
+enum { DTI_CIFAR_PIXELS = 3 * 32 * 32, DTI_CIFAR_RECORD = 1 + DTI_CIFAR_PIXELS };
+
+/* Opens a file whose length is that of whole records; *records is how many. *file NULL: not open. */
+static dt_err dti_cifar_open(FILE **file, const char *path, uint32_t *records) {
+    uint8_t head[2];
+    long length;
+    DT_TRY(dti_data_open(file, path, &length));
+    const size_t got = fread(head, 1, sizeof head, *file);
+    rewind(*file);
+    DT_TRY(dti_refuse_gzip(path, head, got));
+    if (got == sizeof head && head[0] == 0x80) /* no label: it is how a pickle begins */
+        return dt_fail(DT_EDATA, "%s is of CIFAR-10's Python version: the binary one is needed",
+                       path);
+    if (length == 0 || length % DTI_CIFAR_RECORD != 0)
+        return dt_fail(DT_EDATA, "%s has %ld bytes, which are no whole records of %d bytes", path,
+                       length, DTI_CIFAR_RECORD);
+    if ((uint64_t)length / DTI_CIFAR_RECORD > UINT32_MAX / 2)
+        return dt_fail(DT_EDATA, "%s has %ld bytes, more than are read", path, length);
+    *records = (uint32_t)(length / DTI_CIFAR_RECORD);
+    return DT_OK;
+}
+
+static dt_err dti_cifar_count(const char *path, uint32_t *records) {
+    FILE *file;
+    const dt_err err = dti_cifar_open(&file, path, records);
+    if (file) fclose(file);
+    return err;
+}
+
+/* A file's records become images `first` and on; *next is the one behind them. */
+static dt_err dti_cifar_read(dt_dataset *d, const char *path, uint32_t first, uint32_t *next) {
+    FILE *file;
+    uint32_t records = 0;
+    dt_err err = dti_cifar_open(&file, path, &records);
+    if (err == DT_OK && records > d->count - first)
+        err = dt_fail(DT_EIO, "%s has grown while it was read", path);
+    for (uint32_t i = 0; i < records && err == DT_OK; ++i) {
+        uint8_t *label = d->labels + first + i;
+        uint8_t *pixels = d->pixels + (size_t)(first + i) * DTI_CIFAR_PIXELS;
+        if (fread(label, 1, 1, file) != 1 || fread(pixels, DTI_CIFAR_PIXELS, 1, file) != 1)
+            err = dt_fail(DT_EIO, "%s: only %u of %u records could be read", path, i, records);
+        else if (*label >= d->classes)
+            err = dt_fail(DT_EDATA, "%s: label %u in record %u, but there are %d classes", path,
+                          *label, i, d->classes);
+    }
+    if (file) fclose(file);
+    *next = first + records;
+    return err;
+}
+
+static dt_err dti_cifar_read_all(dt_dataset *d, const char *const *paths, int n) {
+    uint64_t images = 0;
+    uint32_t records, at = 0;
+    for (int i = 0; i < n; ++i) { /* all lengths before memory is asked for */
+        if (!paths[i]) return dt_fail(DT_EARG, "CIFAR-10: path %d of %d must not be NULL", i, n);
+        DT_TRY(dti_cifar_count(paths[i], &records));
+        images += records;
+    }
+    if (images > UINT32_MAX)
+        return dt_fail(DT_EDATA, "%s and the others hold %llu images, more than are read", paths[0],
+                       (unsigned long long)images);
+    DT_TRY(dti_dataset_alloc(d, (uint32_t)images, 3, 32, 32, 10));
+    for (int i = 0; i < n; ++i) DT_TRY(dti_cifar_read(d, paths[i], at, &at));
+    return at == d->count ? DT_OK
+                          : dt_fail(DT_EIO, "%s or another file shrank while it was read", paths[0]);
+}
+
+DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n) {
+    DTI_NEED(d && paths, "d and paths", DT_EARG);
+    memset(d, 0, sizeof *d);
+    if (n < 1) return dt_fail(DT_EARG, "CIFAR-10: %d files; at least 1", n);
+    const dt_err err = dti_cifar_read_all(d, paths, n);
+    if (err != DT_OK) {
+        dt_dataset_free(d);
+        return err;
+    }
+    snprintf(d->name, sizeof d->name, "CIFAR-10");
+    snprintf(d->source, sizeof d->source, "%.255s", paths[0]);
+    dti_dataset_measure(d);
+    dti_dataset_hash(d);
+    return DT_OK;
+}
+
+/* Of a folder: five files of training images, then the test images. */
+static const char *const dti_cifar_names[] = { "data_batch_1.bin", "data_batch_2.bin",
+                                               "data_batch_3.bin", "data_batch_4.bin",
+                                               "data_batch_5.bin", "test_batch.bin", NULL };
+
+static dt_err dti_load_cifar10(dt_dataset *d, const char *folder, int part) {
+    enum { PUBLISHED = 10000 };
+    char path[5][DTI_PATH_MAX + 64];
+    const char *paths[5];
+    const int first = part ? 5 : 0, n = part ? 1 : 5;
+    for (int i = 0; i < n; ++i) {
+        uint32_t records;
+        snprintf(path[i], sizeof path[i], "%s/%s", folder, dti_cifar_names[first + i]);
+        paths[i] = path[i];
+        DT_TRY(dti_cifar_count(paths[i], &records));
+        if (records != PUBLISHED)
+            return dt_fail(DT_EDATA, "%s holds %u records, CIFAR-10's files hold %d", paths[i],
+                           records, PUBLISHED);
+    }
+    return dt_cifar10_load(d, paths, n);
 }
 #endif
 
@@ -1373,6 +1506,12 @@ static const dti_data_class dti_data_classes[] = {
       .mean = (const float[]){ 0.2860f },
       .std = (const float[]){ 0.3530f },
       .load = dti_load_idx },
+    { .kind = { "cifar10", "CIFAR-10", 3, 32, 32, 10 },
+      .folders = { "cifar10", "cifar-10-batches-bin", "cifar10-jpeg" }, /* see make data */
+      .files = dti_cifar_names,
+      .mean = (const float[]){ 0.4914f, 0.4822f, 0.4465f },
+      .std = (const float[]){ 0.2470f, 0.2435f, 0.2616f },
+      .load = dti_load_cifar10 },
     { .kind = { "synthetic", "synthetic digits", 1, 28, 28, 10 },
       .automatic = true,
       .load = dti_synthetic_load },
@@ -1440,11 +1579,12 @@ static void dti_describe_folder(const char *folder, char *text, size_t size) {
 #endif
 }
 
-static dt_err dti_set_missing(const dti_search *s, const char *names, const char *given,
-                              bool elsewhere) {
-    const char *advice =
-        "run \"make data\", or set DTRAIN_DATA to the folder above mnist/train-images-idx3-ubyte";
-    char held[160];
+static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
+                              const char *given, bool elsewhere) {
+    char held[160], advice[160];
+    snprintf(advice, sizeof advice,
+             "run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->folders[0],
+             set->files[0]);
     if (s->zipped[0])
         return dt_fail(DT_EIO,
                        "%s is only there as gzip files in %.128s: unpack them with gunzip, "
@@ -1517,10 +1657,10 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
         if (!asked_for) continue;
         if (!drawn) dti_search_set(&search, set, given, !any || !given);
         if (drawn || search.found) return dti_load_set(train, test, set, search.folder);
-        if (!any) return dti_set_missing(&search, set->kind.name, given, true);
+        if (!any) return dti_set_missing(&search, set, set->kind.name, given, true);
     }
     dti_list_sets(names, sizeof names, any, any ? " or " : " and ");
-    if (any) return dti_set_missing(&search, names, given, false);
+    if (any) return dti_set_missing(&search, &dti_data_classes[0], names, given, false);
     return dt_fail(DT_EARG, "no dataset is named \"%.64s\": auto, %s are", which, names);
 }
 #endif

@@ -17,6 +17,8 @@
 
 #include "chapter.h"
 
+#include <unistd.h>
+
 // ## 6.1 Four ways downhill
 //
 // The gradient g says which way the loss grows. Go the other way, a little: w -= lr * g. Every optimizer is a variation on
@@ -149,6 +151,7 @@ typedef struct curve {
     size_t n;
     double epoch[MOST_POINTS], loss[MOST_POINTS], accuracy[MOST_POINTS];
     double seconds, images;
+    const char *name;    // shown on a terminal, where the run is to be seen while it lasts; NULL: not
 } curve;
 
 typedef struct course {
@@ -164,6 +167,8 @@ static void note(curve *c, dt_net *net, const course *s, double epoch, dt_score 
     c->epoch[c->n] = epoch;
     c->loss[c->n] = dt_score_loss(window);
     c->accuracy[c->n++] = dt_score_accuracy(&score);
+    if (c->name && isatty(2))
+        fprintf(stderr, "\r%-9s epoch %.2f  loss %.4f  accuracy %.4f", c->name, epoch, c->loss[c->n - 1], c->accuracy[c->n - 1]);
     *window = (dt_score){ 0, 0, 0 };
 }
 
@@ -216,7 +221,9 @@ static void run_all(const course *s, curve curves[4]) {
         dt_net *net = new_net(s);
         optimizer o = optimizer_of(k, rates[k], momenta[k], dt_net_count(net));
         curve *c = &curves[k];
+        c->name = names[k];
         train(net, &o, s, c);
+        if (isatty(2)) fprintf(stderr, "\r%60s\r", "");
         printf("%-9s  lr %.3f   %d epochs   %.2f s   %.0f images/s   loss %.4f   accuracy %.4f\n", names[k], (double)rates[k], s->epochs,
                c->seconds, c->images / c->seconds, c->loss[c->n - 1], c->accuracy[c->n - 1]);
         optimizer_free(&o);

@@ -220,8 +220,8 @@ CHAPTER_FN dt_net *mnist_net(int classes) {
 
 // Where some hosts have the data and others do not, or others, the doctor says so: nobody trains on
 // two data sets at once.
-CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train,
-                          dt_dataset *test) {
+CHAPTER_FN void load_any_data(dt_comm *comm, const char *which, const char *program,
+                              dt_dataset *train, dt_dataset *test) {
     char path[80];
     snprintf(path, sizeof path, "./%s", program);
     dt_comm_phase(comm, "loading data");
@@ -245,6 +245,17 @@ CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program,
         const dt_doctor_desc desc = { .program = path, .data_name = what, .data = hash };
         if (sets[i]) ask_doctor(comm, &desc, true);
     }
+}
+
+// The same for programs whose net, or whose loops over 784 pixels, are made for images of 28 x 28
+// grey pixels.
+CHAPTER_FN void load_data(dt_comm *comm, const char *which, const char *program, dt_dataset *train,
+                          dt_dataset *test) {
+    load_any_data(comm, which, program, train, test);
+    const dt_dataset *d = train ? train : test;
+    if (grey_28(d->channels, d->height, d->width)) return;
+    check_all(comm, dt_fail(DT_ESHAPE, "%s has %d x %d x %d images, and %s is made for 1 x 28 x 28",
+                            d->name, d->channels, d->height, d->width, program));
 }
 
 // Rows index[0..count-1] of the data as one batch of one rank's own: its loss is the mean over

@@ -66,6 +66,9 @@ missing_line() {
         }' "$1" "$2"
 }
 
+# sh chapters/check.sh --missing SOURCE OUTPUT: what was printed elsewhere, such as in a page of the book
+if [ "${1:-}" = --missing ]; then missing_line "$2" "$3"; exit; fi
+
 passed=0
 failed=0
 fail() { # chapter, reason

@@ -1,6 +1,7 @@
 #!/bin/sh
 # make deps: installs what the Makefile's targets need and this system lacks.
 # make deps-elsewhere (get_deps.sh elsewhere): and what `make test-elsewhere` needs beside it, to run the tests as aarch64 programs.
+# make deps-book (get_deps.sh book): and what `make book` needs for pages that run, and `make test-pages` to try them.
 #
 # Debian and its relatives: through apt-get, with sudo where the user is not root.
 # Elsewhere: prints the package names for dnf, pacman and brew, and stops.
@@ -54,6 +55,15 @@ if [ "${1:-}" = elsewhere ] && [ "$(uname -m)" != aarch64 ]; then
     have qemu-aarch64;          need $? "qemu-aarch64, which runs its programs" "qemu-user"
 fi
 
+if [ "${1:-}" = book ]; then
+    have wasm-ld;  need $? "the linker for WebAssembly" "lld"
+    [ -f /usr/include/wasm32-wasi/stdio.h ]; need $? "the C library for WebAssembly" "wasi-libc"
+    clang --target=wasm32-wasi -print-libgcc-file-name 2>/dev/null | xargs -r test -f; need $? "clang's runtime for WebAssembly" "libclang-rt-14-dev-wasm32"
+    have node;     need $? "Node.js" "nodejs"
+    have npm;      need $? "npm" "npm"
+    have chromium; need $? "Chromium (test-pages)" "chromium"
+fi
+
 finish() {
     if [ "${1:-}" = elsewhere ] && [ "$(uname -m)" != aarch64 ] && ! { have apt-get && aarch64_cmocka; }; then
         echo "make deps: could not get cmocka for aarch64; put its headers into build/aarch64/include, its library into build/aarch64/lib" >&2
@@ -69,9 +79,9 @@ echo "make deps: missing: $missing"
 if ! have apt-get; then
     cat <<'TEXT'
 make deps: this system has no apt-get. Install the same things by hand:
-  dnf     gcc gcc-c++ clang make mpich mpich-devel stb-devel libcmocka-devel curl gzip   (then: module load mpi/mpich-x86_64)
-  pacman  gcc clang make mpich stb cmocka curl gzip
-  brew    gcc llvm make mpich cmocka curl gzip   (and stb_image_write.h from github.com/nothings/stb, as stb/stb_image_write.h)
+  dnf     gcc gcc-c++ clang make mpich mpich-devel stb-devel libcmocka-devel curl gzip pandoc python3   (then: module load mpi/mpich-x86_64)
+  pacman  gcc clang make mpich stb cmocka curl gzip pandoc-cli python
+  brew    gcc llvm make mpich cmocka curl gzip pandoc python   (and stb_image_write.h from github.com/nothings/stb, as stb/stb_image_write.h)
 TEXT
     exit 1
 fi

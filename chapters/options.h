@@ -30,8 +30,10 @@ typedef struct option_desc {
 #define OPTION_LETTER(kind) ((char)((kind) & 255))
 #define OPTION_MOST(kind) ((long long)((kind) >> 8))
 
-// Rows that several programs have.
+// Rows that several programs have. Data sets by name: those that load_data takes, and those that
+// load_any_data does.
 #define DATA_OPTION(value) { "data", 'd', value, "   default auto: MNIST if it is there" }
+#define ANY_DATA_OPTION(value) { "data", 'D', value, "   default auto: MNIST if it is there" }
 #define SEED_OPTION(value) \
     { "seed", 'u', value, "S   of initial values, order and dropout; default 1234" }
 #define FIGURES_OPTION(value) { "figures", 's', value, "DIR   where pictures go, default out" }
@@ -112,6 +114,7 @@ static const option_kind option_kinds[] = {
     { 'a', option_algorithm, NULL },                                             // dt_algorithm
     { 's', option_text, "text" },                                                // const char *
     { 'd', option_text, "text" },                                                // const char *
+    { 'D', option_text, "text" },                                                // const char *
     { 'b', option_switch, "no value" },                                          // bool
 };
 
@@ -134,15 +137,22 @@ OPTIONS_FN const char *program_of(char **argv) {
     return slash ? slash + 1 : argv[0];
 }
 
+OPTIONS_FN bool grey_28(int channels, int height, int width) {
+    return channels == 1 && height == 28 && width == 28;
+}
+
 // "--epochs E" in a column of its own; of the help, what stands before three blanks goes there.
 OPTIONS_FN void print_option(const option_desc *o) {
     const char *told = strstr(o->help, "   ");
     char left[120];
     int n = snprintf(left, sizeof left, "--%s ", o->name);
-    if (OPTION_LETTER(o->kind) == 'd') { // the library's list, in its order
+    const char letter = OPTION_LETTER(o->kind);
+    if (letter == 'd' || letter == 'D') { // the library's list, in its order
+        const dt_dataset_kind *set;
         n += snprintf(left + n, sizeof left - (size_t)n, "auto");
-        for (int k = 0; dt_dataset_known(k) && n < 100; ++k)
-            n += snprintf(left + n, sizeof left - (size_t)n, "|%s", dt_dataset_known(k)->option);
+        for (int k = 0; (set = dt_dataset_known(k)) != NULL && n < 100; ++k)
+            if (letter == 'D' || grey_28(set->channels, set->height, set->width))
+                n += snprintf(left + n, sizeof left - (size_t)n, "|%s", set->option);
     }
     if (told) n += snprintf(left + n, sizeof left - (size_t)n, "%.*s", (int)(told - o->help), o->help);
     told = told ? told : o->help;

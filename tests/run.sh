@@ -102,6 +102,8 @@ run "header" 240 sh tests/test_header.sh
 run "embed" 240 sh tests/test_embed.sh
 run "citations" 20 sh tests/check_citations.sh
 run "order" 20 sh tests/check_order.sh
+run "get data" 60 sh tests/test_get_data.sh
+run "book" 120 sh tests/test_book.sh
 run "cli" 300 sh tests/test_cli.sh
 run "faults" 300 sh tests/test_fault.sh build/tests/mpi/fault
 [ -f chapters/check.sh ] && run "chapters" 240 sh chapters/check.sh

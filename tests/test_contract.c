@@ -821,6 +821,15 @@ static void rows_of_data(void) {
         REFUSES(dt_idx_load(&d, "/nowhere/i", "l", 10), DT_EIO, "/nowhere/i");
         WORKS(d.count == 0 && !d.pixels);
     }
+    ROW(dt_cifar10_load) {
+        const char *const none[] = { NULL }, *const nowhere[] = { "/nowhere/b" };
+        REFUSES(dt_cifar10_load(NULL, nowhere, 1), DT_EARG, "d and paths");
+        REFUSES(dt_cifar10_load(&d, NULL, 1), DT_EARG, "d and paths");
+        REFUSES(dt_cifar10_load(&d, none, 1), DT_EARG, "path 0 of 1 must not be NULL");
+        REFUSES(dt_cifar10_load(&d, nowhere, 0), DT_EARG, "0 files");
+        REFUSES(dt_cifar10_load(&d, nowhere, 1), DT_EIO, "/nowhere/b");
+        WORKS(d.count == 0 && !d.pixels);
+    }
     ROW(dt_dataset_find) {
         REFUSES(dt_dataset_find(NULL, NULL, "mars"), DT_EARG, "mars");
         WORKS(dt_dataset_find(NULL, NULL, "synthetic") == DT_OK);

@@ -227,7 +227,7 @@ static void find_by_name(void **state) {
     dt_dataset train, test;
     unsetenv("DTRAIN_DATA");
     expect_error(dt_dataset_find(&train, &test, "mars"), DT_EARG,
-                 "no dataset is named \"mars\": auto, mnist, fashion and synthetic are");
+                 "no dataset is named \"mars\": auto, mnist, fashion, cifar10 and synthetic are");
     expect_error(dt_dataset_find(&train, &test, "mnist"), DT_EIO, "no MNIST in ./data: run \"make data\"");
     /* what is known is known by its option, called by its name, and as large as it says */
     int known = 0;
@@ -376,6 +376,111 @@ static void find_dotted(void **state) {
     remove("d/train-images.idx3-ubyte.gz");
     rmdir("d");
     unsetenv("DTRAIN_DATA");
+    assert_int_equal(live_blocks, 0);
+}
+
+/* Records of 1 + 3072 bytes whose pixel p of record r is (r + p) % 251, and its label r % 10. */
+enum { RECORD = 3073 };
+static void write_records(const char *path, uint32_t first, uint32_t records, long cut) {
+    uint8_t *bytes = malloc((size_t)records * RECORD + 1);
+    for (uint32_t r = 0; r < records; ++r) {
+        bytes[r * RECORD] = (uint8_t)((first + r) % 10);
+        for (uint32_t p = 0; p < 3072; ++p) bytes[r * RECORD + 1 + p] = (uint8_t)((first + r + p) % 251);
+    }
+    write_file(path, bytes, (size_t)((long)records * RECORD + cut));
+    free(bytes);
+}
+
+static void cifar_whole(void **state) {
+    (void)state;
+    const char *const paths[] = { "i", "l" };
+    dt_dataset d;
+    write_records("i", 0, 7, 0);
+    write_records("l", 7, 5, 0);
+    expect_ok(dt_cifar10_load(&d, paths, 2)); /* one after the other, as one set */
+    assert_true(d.count == 12 && d.channels == 3 && d.height == 32 && d.width == 32 && d.classes == 10);
+    double sum[3] = { 0.0 };
+    for (uint32_t r = 0; r < 12; ++r) {
+        assert_int_equal(d.labels[r], r % 10);
+        for (uint32_t p = 0; p < 3072; ++p) {
+            assert_int_equal(d.pixels[r * 3072 + p], (r + p) % 251);
+            sum[p / 1024] += (r + p) % 251 / 255.0 / (12 * 1024);
+        }
+    }
+    for (int c = 0; c < 3; ++c) assert_true(fabs((double)d.mean[c] - sum[c]) < 1e-6 && d.std[c] > 0.2f && d.std[c] < 0.4f);
+    assert_string_equal(d.name, "CIFAR-10");
+    dt_dataset_free(&d);
+    assert_int_equal(live_blocks, 0);
+}
+
+static void cifar_hostile(void **state) {
+    (void)state;
+    const char *const paths[] = { "i", "l" };
+    static const uint8_t zipped[] = { 0x1f, 0x8b, 8, 0 }, pickle[] = { 0x80, 2, 0x7d };
+    dt_dataset d;
+    write_records("i", 0, 3, 0);
+    write_records("l", 3, 3, -1);
+    expect_error(dt_cifar10_load(&d, paths, 2), DT_EDATA, "l has 9218 bytes, which are no whole records of 3073 bytes");
+    write_records("l", 3, 3, 1);
+    expect_error(dt_cifar10_load(&d, paths, 2), DT_EDATA, "l has 9220 bytes");
+    write_file("l", "", 0);
+    expect_error(dt_cifar10_load(&d, paths, 2), DT_EDATA, "l has 0 bytes");
+    write_file("l", zipped, sizeof zipped);
+    expect_error(dt_cifar10_load(&d, paths, 2), DT_EDATA, "l is compressed with gzip: unpack it with gunzip");
+    write_file("l", pickle, sizeof pickle);
+    expect_error(dt_cifar10_load(&d, paths, 2), DT_EDATA, "l is of CIFAR-10's Python version");
+    write_records("l", 3, 3, 0);
+    FILE *f = fopen("l", "r+b");
+    assert_true(f && fseek(f, 2 * RECORD, SEEK_SET) == 0 && fputc(10, f) == 10 && fclose(f) == 0);
+    expect_error(dt_cifar10_load(&d, paths, 2), DT_EDATA, "l: label 10 in record 2, but there are 10 classes");
+    assert_true(d.count == 0 && !d.pixels);
+    remove("l");
+    expect_error(dt_cifar10_load(&d, paths, 2), DT_EIO, "cannot open l: No such file");
+    expect_error(dt_cifar10_load(&d, (const char *const[]){ "." }, 1), DT_EIO, ". is not a plain file but a folder");
+    for (int n = 1; n <= 3; ++n) {
+        fail_at = requests + n;
+        expect_error(dt_cifar10_load(&d, paths, 1), DT_ENOMEM, "cannot allocate");
+        fail_at = 0;
+    }
+    assert_int_equal(live_blocks, 0);
+}
+
+/* By name, and never under "auto"; with as many records as were published. Files are holes: zeros that take no room. */
+static void find_cifar10(void **state) {
+    (void)state;
+    char path[64];
+    dt_dataset train, test;
+    unsetenv("DTRAIN_DATA");
+    mkdir("data", 0700);
+    mkdir("data/cifar-10-batches-bin", 0700);
+    write_file("data/cifar-10-batches-bin/data_batch_2.bin.gz", "x", 1);
+    expect_error(dt_dataset_find(&train, &test, "cifar10"), DT_EIO, "CIFAR-10 is only there as gzip files in data/cifar-10-batches-bin");
+    remove("data/cifar-10-batches-bin/data_batch_2.bin.gz");
+    expect_error(dt_dataset_find(&train, &test, "cifar10"), DT_EIO,
+                 "no CIFAR-10 in ./data: run \"make data\", or set DTRAIN_DATA to the folder above cifar10/data_batch_1.bin");
+    for (int i = 0; i < 6; ++i) {
+        snprintf(path, sizeof path, "data/cifar-10-batches-bin/%s", dti_cifar_names[i]);
+        if (i == 3) expect_error(dt_dataset_find(&train, &test, "cifar10"), DT_EIO, "cannot open data/cifar-10-batches-bin/data_batch_4.bin");
+        write_file(path, "", 0);
+        assert_int_equal(truncate(path, 10000L * RECORD), 0);
+    }
+    expect_ok(dt_dataset_find(&train, &test, "cifar10"));
+    assert_true(train.count == 50000 && test.count == 10000 && !strcmp(train.name, "CIFAR-10"));
+    assert_true(train.mean[2] == 0.4465f && test.std[1] == 0.2435f);
+    assert_string_equal(test.source, "data/cifar-10-batches-bin");
+    dt_dataset_free(&train);
+    dt_dataset_free(&test);
+    expect_ok(dt_dataset_find(NULL, &test, "auto"));
+    assert_string_equal(test.name, "synthetic digits");
+    dt_dataset_free(&test);
+    assert_int_equal(truncate(path, 9999L * RECORD), 0);
+    expect_error(dt_dataset_find(NULL, &test, "cifar10"), DT_EDATA, "test_batch.bin holds 9999 records, CIFAR-10's files hold 10000");
+    for (int i = 0; i < 6; ++i) {
+        snprintf(path, sizeof path, "data/cifar-10-batches-bin/%s", dti_cifar_names[i]);
+        remove(path);
+    }
+    rmdir("data/cifar-10-batches-bin");
+    rmdir("data");
     assert_int_equal(live_blocks, 0);
 }
 
@@ -810,7 +915,7 @@ static int leave_home(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(idx_whole), TEST(idx_hostile), TEST(idx_fuzz), TEST(find_by_name), TEST(find_broken), TEST(find_dotted), TEST(find_what_the_environment_names),
-        TEST(find_synthetic), TEST(synthetic_digits), TEST(view), TEST(partition), TEST(sampler_order),
+        TEST(cifar_whole), TEST(cifar_hostile), TEST(find_cifar10), TEST(find_synthetic), TEST(synthetic_digits), TEST(view), TEST(partition), TEST(sampler_order),
         TEST(sampler_shuffled), TEST(batches_exact), TEST(batches_split), TEST(batches_epochs), TEST(batches_refused),
     };
     return cmocka_run_group_tests_name("data", tests, enter_home, leave_home);

@@ -1,0 +1,32 @@
+#!/bin/sh
+# The book: it is woven without a complaint, and a citation, region, figure or link that leads nowhere is one.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+command -v python3 >/dev/null 2>&1 && command -v pandoc >/dev/null 2>&1 || { echo "skipped: the book: no python3 or no pandoc here"; exit 0; }
+passed=0
+failed=0
+ok() { if [ "$1" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED  $2"; fi; }
+
+mkdir -p build/tests
+python3 chapters/book/weave.py build/tests/book >build/tests/book.txt 2>&1
+ok $? "the book is woven: $(cat build/tests/book.txt)"
+
+copy=build/tests/book-copy
+# spoil FILE SED-COMMAND WHAT-IT-MUST-SAY
+spoil() {
+    rm -rf "$copy" && mkdir -p "$copy/chapters" && cp dtrain.h "$copy" && cp -R figures "$copy" && cp chapters/*.c chapters/*.h "$copy/chapters" &&
+        cp -R chapters/book "$copy/chapters" || exit 1
+    sed -i.before "$2" "$copy/$1" && ! cmp -s "$copy/$1" "$copy/$1.before"
+    ok $? "$2 changes $1"
+    said=$(python3 "$copy/chapters/book/weave.py" --check 2>&1)
+    code=$?
+    case $code:$said in 1:*"$3"*) ok 0 ;; *) ok 1 "$1 spoilt by $2: ended with $code and said: $said" ;; esac
+}
+nowhere=S7.99
+spoil chapters/ch05_layers.c "s/\\[S7.1\\]/[$nowhere]/" "cites [$nowhere]"
+spoil chapters/ch05_layers.c 's|^// \[end\]||' 'has no [end]'
+spoil chapters/ch05_layers.c 's|^// ## 5.2 .*|&\n//\n// Picture: ch05_nowhere|' 'shows figures/ch05_nowhere.png'
+spoil dtrain.h "s/==== \\[S7.1\\]/==== [$nowhere]/" "cites [S7.1]"
+rm -rf "$copy"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
