@@ -5061,19 +5061,20 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
 }
 #endif
 
-/* ==== [S9] Optimizers ===================================================== */
+/* ==== [S9] Optimizers and schedules ======================================= */
 
-/* An optimizer turns the gradient vector into a change of the parameter
-   vector. It knows nothing of layers: plain loops over two flat vectors, the
-   same formulas as PyTorch's torch.optim. Each kind is a subsection: its
+/* The gradient says which way the loss grows. An optimizer turns it into a change of the parameters:
+   plain loops over flat vectors, with the formulas of PyTorch's torch.optim. It knows nothing of
+   layers, only where each tensor begins and ends in the vectors, since some treat a tensor as one
+   thing and people want to treat some tensors differently. Each kind is a subsection: its
    description, and a class that says all that is to know of it. */
 
 /* ==== [S9.1] What an optimizer is ========================================= */
 #ifdef DTI_DECLARE
 typedef struct dt_optimizer dt_optimizer;
 
-/* The makers below, such as dt_sgd [S9.2], make one for a net that is built: NULL with dt_error() on
-   a setting that cannot be meant. It steps this net's vectors, and ends before the net does. */
+/* The makers below, such as dt_sgd [S9.2], make one for a net that is built: NULL with dt_error()
+   on a setting that cannot be meant. It steps this net's vectors, and ends before the net does. */
 DT_API void dt_optimizer_free(dt_optimizer *opt);
 
 /* values += change(gradients); what is not trained, such as running means, follows the batch */
@@ -5086,32 +5087,43 @@ DT_API void dt_optimizer_reset(dt_optimizer *opt);
 DT_API float dt_optimizer_lr(const dt_optimizer *opt);
 DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr);
 DT_API const char *dt_optimizer_name(const dt_optimizer *opt); /* "sgd", "adam", ... */
-/* A second optimizer with the same settings and a fresh state, for another net of the same layers. */
+/* A second optimizer with the same settings and a fresh state, for another net of the same
+   layers. */
 DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net);
 #endif
 
 #ifdef DTI_IMPLEMENT
 enum { DTI_KNOBS = 4, DTI_STATES = 2 };
 
+/* One trained tensor: floats offset .. offset+n-1 of the vectors. */
+typedef struct dti_part {
+    const char *name;        /* the net's */
+    size_t offset, n;
+    float decay;             /* weight decay */
+    double second;           /* NovoGrad: its v */
+} dti_part;
+
 typedef struct dti_optimizer_class {
     const char *name;
     int states;              /* vectors of its own, each as long as the parameters */
     /* before each step, the first one has opt->steps 0; NULL: nothing to do */
     void (*begin)(dt_optimizer *opt);
-    /* change[i] for the parameters offset .. offset+n-1 */
-    void (*change)(const dt_optimizer *opt, size_t offset, size_t n, float *restrict change);
+    /* change[i] for the parameters offset .. offset+n-1, which lie in that part */
+    void (*change)(const dt_optimizer *opt, const dti_part *part, size_t offset, size_t n,
+                   float *restrict change);
 } dti_optimizer_class;
 
 struct dt_optimizer {
     const dti_optimizer_class *class;
     float lr, setting[DTI_KNOBS]; /* of its description; equal settings, equal optimizer */
     dt_net *net;
-    float *values;           /* the net's two vectors, as far as they are trained */
-    const float *gradients;
+    float *values, *gradients; /* the net's two vectors, as far as they are trained */
     size_t count;
     int64_t steps;           /* taken so far */
     double power[DTI_STATES]; /* Adam: beta1^t, beta2^t */
     float *state[DTI_STATES]; /* [count] each */
+    int parts;
+    dti_part *part;          /* [parts] one behind the other */
 };
 
 static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
@@ -5122,8 +5134,19 @@ static dt_err dti_lr_check(const char *name, float lr) {
                : dt_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
 }
 
+static void dti_optimizer_parts(dt_optimizer *opt, float decay) {
+    for (int i = 0; i < opt->net->params; ++i) {
+        const dt_param *p = &opt->net->param[i];
+        if (!p->trained) continue;
+        opt->part[opt->parts++] = (dti_part){ .name = p->name,
+                                              .offset = p->offset,
+                                              .n = dt_tensor_count(&p->value),
+                                              .decay = decay };
+    }
+}
+
 static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr,
-                                       const float setting[DTI_KNOBS]) {
+                                       float decay, const float setting[DTI_KNOBS]) {
     if (!net || !net->list.closed) {
         dt_fail(DT_EARG, "%s: the net must be built first", class->name);
         return NULL;
@@ -5131,8 +5154,10 @@ static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *c
     if (dti_ready(class->name, net) != DT_OK) return NULL;
     if (dti_lr_check(class->name, lr) != DT_OK) return NULL;
     const size_t head = dti_round_up(sizeof(dt_optimizer), 64),
-                 vector = dti_round_up(net->trained * sizeof(float), 64);
-    char *block = dti_alloc(dti_plus(head, dti_times(vector, (size_t)class->states)));
+                 vector = dti_round_up(net->trained * sizeof(float), 64),
+                 vectors = dti_times(vector, (size_t)class->states);
+    char *block = dti_alloc(
+        dti_plus(dti_plus(head, vectors), dti_times((size_t)net->params, sizeof(dti_part))));
     if (!block) return NULL;
     dt_optimizer *opt = (dt_optimizer *)(void *)block;
     *opt = (dt_optimizer){ .class = class,
@@ -5140,10 +5165,12 @@ static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *c
                            .net = net,
                            .values = net->values,
                            .gradients = net->grad,
-                           .count = net->trained };
+                           .count = net->trained,
+                           .part = (dti_part *)(void *)(block + head + vectors) };
     memcpy(opt->setting, setting, sizeof opt->setting);
     for (int i = 0; i < class->states; ++i)
         opt->state[i] = (float *)(void *)(block + head + vector * (size_t)i);
+    dti_optimizer_parts(opt, decay);
     return opt;
 }
 
@@ -5171,13 +5198,31 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
                 net->trained);
         return NULL;
     }
-    return dti_optimizer_new(net, opt->class, opt->lr, opt->setting);
+    dt_optimizer *twin = dti_optimizer_new(net, opt->class, opt->lr, 0.0f, opt->setting);
+    for (int i = 0; twin && i < opt->parts; ++i) {
+        if (i == twin->parts || twin->part[i].n != opt->part[i].n) {
+            dt_fail(DT_ESHAPE, "optimizer: the nets' parameters are cut into other tensors");
+            dt_optimizer_free(twin);
+            return NULL;
+        }
+        twin->part[i].decay = opt->part[i].decay;
+    }
+    return twin;
+}
+
+/* Of all that makes two optimizers take the same steps. */
+static uint64_t dti_optimizer_hash(const dt_optimizer *opt) {
+    uint64_t hash = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
+    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p)
+        hash = dt_hash(&p->decay, sizeof p->decay, hash);
+    return dt_hash(opt->class->name, strlen(opt->class->name), hash);
 }
 
 DT_API void dt_optimizer_reset(dt_optimizer *opt) {
     DTI_NEED(opt, "opt", );
     for (int i = 0; i < opt->class->states; ++i)
         memset(opt->state[i], 0, opt->count * sizeof(float));
+    for (int i = 0; i < opt->parts; ++i) opt->part[i].second = 0.0;
     opt->steps = 0;
 }
 
@@ -5185,11 +5230,12 @@ static void dti_change(dt_optimizer *opt, float *out, bool add) {
     enum { BLOCK = 1024 }; /* the change of a block stays in the L1 cache until it is added */
     float change[BLOCK];
     if (opt->class->begin) opt->class->begin(opt);
-    for (size_t at = 0; at < opt->count; at += BLOCK) {
-        const size_t n = dti_min_size(BLOCK, opt->count - at);
-        opt->class->change(opt, at, n, add ? change : out + at);
-        for (size_t i = 0; i < n && add; ++i) opt->values[at + i] += change[i];
-    }
+    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p)
+        for (size_t at = p->offset, end = at + p->n; at < end; at += BLOCK) {
+            const size_t n = dti_min_size(BLOCK, end - at);
+            opt->class->change(opt, p, at, n, add ? change : out + at);
+            for (size_t i = 0; i < n && add; ++i) opt->values[at + i] += change[i];
+        }
     ++opt->steps;
 }
 
@@ -5205,9 +5251,21 @@ DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) {
 #endif
 
 /* ==== [S9.2] SGD ========================================================== */
+
+/* The plain step is w -= lr * g. Where the loss is a long valley, g points mostly at its walls: the
+   step jumps from wall to wall and hardly moves along. Momentum steps by a sum of gradients instead,
+   of which the older count less:
+
+     buf = g + mu * g_1 + mu^2 * g_2 + ...              g_k: the gradient of k steps ago
+
+   What changes its sign from step to step cancels; what stays adds up. If g stays the same, buf comes
+   to g * (1 + mu + mu^2 + ...) = g / (1 - mu): with mu = 0.9 a step is ten times as long as lr says,
+   and looks back on about ten gradients. So who turns momentum on divides lr by as much, or means to
+   go faster. */
 #ifdef DTI_DECLARE
 /* SGD (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov's form as in Sutskever et al. 2013):
-     g += wd*w;  buf = g the first time, then buf = mu*buf + (1-damp)*g;  g = nesterov ? g + mu*buf : buf;  w -= lr*g
+     g += wd*w;  buf = g the first time, then buf = mu*buf + (1-damp)*g
+     g = nesterov ? g + mu*buf : buf;  w -= lr*g
    lr > 0; 0 <= momentum; 0 <= weight_decay; nesterov needs momentum > 0 and dampening 0. */
 typedef struct dt_sgd_desc {
     float lr, momentum, dampening, weight_decay;
@@ -5217,14 +5275,14 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *desc);
 #endif
 
 #ifdef DTI_IMPLEMENT
-enum { DTI_SGD_MOMENTUM, DTI_SGD_DAMPENING, DTI_SGD_DECAY, DTI_SGD_NESTEROV };
+enum { DTI_SGD_MOMENTUM, DTI_SGD_DAMPENING, DTI_SGD_NESTEROV };
 
-static void dti_sgd_change(const dt_optimizer *opt, size_t offset, size_t n,
+static void dti_sgd_change(const dt_optimizer *opt, const dti_part *part, size_t offset, size_t n,
                            float *restrict change) {
     const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
                           *set = opt->setting;
     float *restrict buf = opt->state[0] + offset;
-    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = set[DTI_SGD_DECAY],
+    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = part->decay,
                 keep = 1.0f - set[DTI_SGD_DAMPENING];
     const bool first = opt->steps == 0, nesterov = set[DTI_SGD_NESTEROV] > 0.0f,
                plain = !(mu > 0.0f);
@@ -5255,15 +5313,26 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
         dt_fail(DT_EARG, "sgd: nesterov needs a momentum above 0 and no dampening");
         return NULL;
     }
-    const float setting[DTI_KNOBS] = { d->momentum, d->dampening, d->weight_decay, d->nesterov };
-    return dti_optimizer_new(net, &dti_sgd_class, d->lr, setting);
+    const float setting[DTI_KNOBS] = { d->momentum, d->dampening, d->nesterov };
+    return dti_optimizer_new(net, &dti_sgd_class, d->lr, d->weight_decay, setting);
 }
 #endif
 
 /* ==== [S9.3] Adam ========================================================= */
+
+/* One lr for all parameters is too large for some and too small for others. Adam measures each
+   parameter's gradients: m is their running mean, v the running mean of their squares, and the step
+   is lr * m / sqrt(v). So it is about lr where gradients agree, whatever their size, and small where
+   they contradict each other.
+
+   Both means begin at 0, which is no measurement. After t steps the weights of the gradients in m,
+   (1-b1) * (1 + b1 + ... + b1^(t-1)), add up to 1 - b1^t, the rest being that 0: so m is divided by
+   1 - b1^t, and v by 1 - b2^t. Without it the first step would be m / sqrt(v) = 0.1 g / (0.032 |g|),
+   three times too long, at the moment when least is known. */
 #ifdef DTI_DECLARE
 /* Adam (Kingma, Ba 2015), weight decay as L2 in g:
-     g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g;  w -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
+     g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g
+     w -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
    No hidden values: &(dt_adam_desc){ DT_ADAM_DEFAULTS } says PyTorch's by name. */
 typedef struct dt_adam_desc {
     float lr, beta1, beta2, eps, weight_decay;
@@ -5273,7 +5342,7 @@ DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
 #endif
 
 #ifdef DTI_IMPLEMENT
-enum { DTI_ADAM_BETA1, DTI_ADAM_BETA2, DTI_ADAM_EPS, DTI_ADAM_DECAY };
+enum { DTI_ADAM_BETA1, DTI_ADAM_BETA2, DTI_ADAM_EPS };
 
 static void dti_adam_begin(dt_optimizer *opt) {
     for (int i = 0; i < 2; ++i)
@@ -5282,13 +5351,13 @@ static void dti_adam_begin(dt_optimizer *opt) {
 }
 
 /* Moments and step of n parameters; decay: what is added to g as L2. */
-static void dti_adam_descend(const dt_optimizer *opt, size_t offset, size_t n, float decay,
-                             float *restrict change) {
+static void dti_adam_descend(const dt_optimizer *opt, size_t offset, size_t n, float lr,
+                             float decay, float *restrict change) {
     const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
                           *set = opt->setting;
     float *restrict m = opt->state[0] + offset, *restrict v = opt->state[1] + offset;
     const float b1 = set[DTI_ADAM_BETA1], b2 = set[DTI_ADAM_BETA2], eps = set[DTI_ADAM_EPS];
-    const float rate = (float)((double)opt->lr / (1.0 - opt->power[0])),
+    const float rate = (float)((double)lr / (1.0 - opt->power[0])),
                 root = (float)(1.0 / sqrt(1.0 - opt->power[1]));
     for (size_t i = 0; i < n; ++i) {
         float g = grad[i] + decay * w[i];
@@ -5300,9 +5369,9 @@ static void dti_adam_descend(const dt_optimizer *opt, size_t offset, size_t n, f
     for (size_t i = 0; i < n; ++i) change[i] = -rate * m[i] / (change[i] * root + eps);
 }
 
-static void dti_adam_change(const dt_optimizer *opt, size_t offset, size_t n,
+static void dti_adam_change(const dt_optimizer *opt, const dti_part *part, size_t offset, size_t n,
                             float *restrict change) {
-    dti_adam_descend(opt, offset, n, opt->setting[DTI_ADAM_DECAY], change);
+    dti_adam_descend(opt, offset, n, opt->lr, part->decay, change);
 }
 
 static const dti_optimizer_class dti_adam_class = {
@@ -5320,8 +5389,8 @@ static dt_optimizer *dti_adam_new(dt_net *net, const dti_optimizer_class *class,
                 (double)d->weight_decay);
         return NULL;
     }
-    const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->weight_decay };
-    return dti_optimizer_new(net, class, d->lr, setting);
+    const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps };
+    return dti_optimizer_new(net, class, d->lr, d->weight_decay, setting);
 }
 
 DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
@@ -5344,11 +5413,11 @@ DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *desc);
 #endif
 
 #ifdef DTI_IMPLEMENT
-static void dti_adamw_change(const dt_optimizer *opt, size_t offset, size_t n,
-                             float *restrict change) {
+static void dti_adamw_change(const dt_optimizer *opt, const dti_part *part, size_t offset,
+                             size_t n, float *restrict change) {
     const float *restrict w = opt->values + offset;
-    const float pull = opt->lr * opt->setting[DTI_ADAM_DECAY];
-    dti_adam_descend(opt, offset, n, 0.0f, change);
+    const float pull = opt->lr * part->decay;
+    dti_adam_descend(opt, offset, n, opt->lr, 0.0f, change);
     for (size_t i = 0; i < n; ++i) change[i] -= pull * w[i];
 }
 
@@ -5359,6 +5428,87 @@ static const dti_optimizer_class dti_adamw_class = {
 DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *d) {
     DTI_NEED(d, "desc", NULL);
     return dti_adam_new(net, &dti_adamw_class, d);
+}
+#endif
+
+/* ==== [S9.5] NovoGrad ===================================================== */
+
+/* With large batches lr must be large, and what a layer can bear depends on how large its gradient is
+   beside its weights; where one layer is thrown off, the net is. NovoGrad gives every tensor a step
+   of the same length: it divides a tensor's gradient by the norm of the whole tensor's, where Adam
+   divides each number by its own. That is one v a tensor, and half of Adam's memory.
+
+   v is a sum over a tensor, and the ranks must agree on its last bit. They do, as each makes it from
+   the averaged gradient, which is the same on all, in an order that is fixed here. */
+#ifdef DTI_DECLARE
+/* NovoGrad (Ginsburg et al. 2019). For each tensor v = |g|^2 the first time, then
+   v = b2*v + (1-b2)*|g|^2;
+     g = g / (sqrt(v) + eps) + wd*w;  if averaging g *= 1-b1;  m = b1*m + g;  w -= lr*m
+   No bias correction: v begins with a measurement, and m as in [S9.2], with 1/(1-b1).
+   &(dt_novograd_desc){ DT_NOVOGRAD_DEFAULTS }: lr 0.001, b1 0.95, b2 0, eps 1e-8. */
+typedef struct dt_novograd_desc {
+    float lr, beta1, beta2, eps, weight_decay;
+    bool averaging;
+} dt_novograd_desc;
+#define DT_NOVOGRAD_DEFAULTS .lr = 1e-3f, .beta1 = 0.95f, .beta2 = 0.0f, .eps = 1e-8f
+DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *desc);
+#endif
+
+#ifdef DTI_IMPLEMENT
+enum { DTI_NOVO_BETA1, DTI_NOVO_BETA2, DTI_NOVO_EPS, DTI_NOVO_AVERAGING };
+
+/* In double the square of a float is exact, and sixteen sums, each of every sixteenth square, are
+   rounded alike however wide the machine's registers are. */
+static double dti_sum_of_squares(const float *x, size_t n) {
+    double sum[DT_LANES] = { 0.0 }, total = 0.0;
+    const size_t whole = n - n % DT_LANES;
+    for (size_t i = 0; i < whole; i += DT_LANES)
+        for (size_t l = 0; l < DT_LANES; ++l) sum[l] += (double)x[i + l] * (double)x[i + l];
+    for (size_t i = whole; i < n; ++i) sum[i - whole] += (double)x[i] * (double)x[i];
+    for (size_t l = 0; l < DT_LANES; ++l) total += sum[l];
+    return total;
+}
+
+static void dti_novograd_begin(dt_optimizer *opt) {
+    const double b2 = (double)opt->setting[DTI_NOVO_BETA2];
+    for (dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
+        const double square = dti_sum_of_squares(opt->gradients + p->offset, p->n);
+        p->second = opt->steps == 0 ? square : b2 * p->second + (1.0 - b2) * square;
+    }
+}
+
+static void dti_novograd_change(const dt_optimizer *opt, const dti_part *part, size_t offset,
+                                size_t n, float *restrict change) {
+    const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
+                          *set = opt->setting;
+    float *restrict m = opt->state[0] + offset;
+    const float b1 = set[DTI_NOVO_BETA1], lr = opt->lr, wd = part->decay,
+                share = set[DTI_NOVO_AVERAGING] > 0.0f ? 1.0f - b1 : 1.0f,
+                unit = (float)(1.0 / (sqrt(part->second) + (double)set[DTI_NOVO_EPS]));
+    for (size_t i = 0; i < n; ++i) {
+        const float g = grad[i] * unit + wd * w[i];
+        m[i] = b1 * m[i] + share * g;
+        change[i] = -lr * m[i];
+    }
+}
+
+static const dti_optimizer_class dti_novograd_class = { .name = "novograd",
+                                                        .states = 1,
+                                                        .begin = dti_novograd_begin,
+                                                        .change = dti_novograd_change };
+
+DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *d) {
+    DTI_NEED(d, "desc", NULL);
+    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f &&
+          d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
+        dt_fail(DT_EARG,
+                "novograd: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, "
+                "eps > 0, weight decay >= 0",
+                (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
+        return NULL;
+    }
+    const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->averaging };
+    return dti_optimizer_new(net, &dti_novograd_class, d->lr, d->weight_decay, setting);
 }
 #endif
 
@@ -6479,15 +6629,11 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
                                   d->check_every,
                                   d->bucket_bytes,
                                   (uint64_t)d->algorithm };
-    const char *name = opt->class->name;
-    uint64_t optimizer =
-        dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
-    optimizer = dt_hash(name, strlen(name), optimizer);
     DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
                         dti_build_hash() ^ dti_arithmetic_hash()));
     DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
     return dt_comm_same(comm, "the settings of training",
-                        dt_hash(settings, sizeof settings, optimizer));
+                        dt_hash(settings, sizeof settings, dti_optimizer_hash(opt)));
 }
 
 typedef struct dti_training dti_training;

@@ -141,6 +141,26 @@ def reference(out):
 # ---- tests/test_steps.c: small layers, losses, optimizers over a hundred steps, schedules.
 
 
+class NovoGrad(torch.optim.Optimizer):
+    """Ginsburg et al. 2019, which torch does not have; one v a tensor, no bias correction."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.95, 0.0), eps=1e-8, weight_decay=0.0, averaging=False):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, averaging=averaging))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                state, square = self.state[p], p.grad.pow(2).sum()
+                state["v"] = b2 * state["v"] + (1 - b2) * square if "v" in state else square
+                g = p.grad / (state["v"].sqrt() + group["eps"]) + group["weight_decay"] * p
+                if group["averaging"]:
+                    g = g * (1 - b1)
+                state["m"] = b1 * state["m"] + g if "m" in state else g
+                p -= group["lr"] * state["m"]
+
+
 def hundred_steps(out, name, make):
     """Every third parameter after a hundred steps."""
     net = OddNet()
@@ -219,6 +239,8 @@ def steps(out):
     hundred_steps(out, "nesterov", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, nesterov=True))
     hundred_steps(out, "adam", lambda w: torch.optim.Adam(w, lr=1e-3, weight_decay=1e-2))
     hundred_steps(out, "adamw", lambda w: torch.optim.AdamW(w, lr=1e-3))
+    hundred_steps(out, "novograd", lambda w: NovoGrad(w, lr=2e-3, weight_decay=1e-2))
+    hundred_steps(out, "novograd averaging", lambda w: NovoGrad(w, lr=5e-3, betas=(0.9, 0.7), averaging=True))
 
 
 # ---- tests/test_norm.c: batch norm, over the batch and over lane groups.

@@ -552,6 +552,14 @@ static void rows_of_optimizers(void) {
         NEUTRAL(dt_adamw(none, &adamw) == NULL, "must be built first");
         NEUTRAL(dt_adamw(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS, .weight_decay = -1.0f }) == NULL, "adamw: beta1 0.9");
     }
+    ROW(dt_novograd) {
+        const dt_novograd_desc novograd = { DT_NOVOGRAD_DEFAULTS };
+        NEUTRAL(dt_novograd(NULL, &novograd) == NULL, "novograd: the net must be built first");
+        NEUTRAL(dt_novograd(net, NULL) == NULL, "desc must not be NULL");
+        NEUTRAL(dt_novograd(none, &novograd) == NULL, "must be built first");
+        NEUTRAL(dt_novograd(net, &(dt_novograd_desc){ .lr = 1.0f, .eps = 1e-8f, .beta2 = 1.0f }) == NULL, "beta2 1");
+        NEUTRAL(dt_novograd(net, &(dt_novograd_desc){ DT_NOVOGRAD_DEFAULTS, .weight_decay = NAN }) == NULL, "weight decay nan");
+    }
     ROW(dt_optimizer_free) WORKS(DONE(dt_optimizer_free(NULL)));
     ROW(dt_optimizer_step) NEUTRAL(DONE(dt_optimizer_step(NULL)), "opt must not be NULL");
     ROW(dt_optimizer_change) {

@@ -378,9 +378,14 @@ static dt_optimizer *momentum(dt_net *net) { return dt_sgd(net, &(dt_sgd_desc){ 
 static dt_optimizer *nesterov(dt_net *net) { return dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.9f, .nesterov = true }); }
 static dt_optimizer *adam(dt_net *net) { return dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS, .weight_decay = 1e-2f }); }
 static dt_optimizer *adamw(dt_net *net) { return dt_adamw(net, &(dt_adam_desc){ DT_ADAMW_DEFAULTS }); }
+static dt_optimizer *novograd(dt_net *net) { return dt_novograd(net, &(dt_novograd_desc){ .lr = 2e-3f, .beta1 = 0.95f, .eps = 1e-8f, .weight_decay = 1e-2f }); }
+static dt_optimizer *averaging(dt_net *net) {
+    return dt_novograd(net, &(dt_novograd_desc){ .lr = 5e-3f, .beta1 = 0.9f, .beta2 = 0.7f, .eps = 1e-8f, .averaging = true });
+}
 
 static const struct { const char *name; dt_optimizer *(*make)(dt_net *net); } optimizers[] = {
     { "sgd", sgd }, { "momentum", momentum }, { "nesterov", nesterov }, { "adam", adam }, { "adamw", adamw },
+    { "novograd", novograd }, { "novograd averaging", averaging },
 };
 
 static void a_hundred_steps(void **state) {
@@ -419,6 +424,43 @@ static void adamw_decays_by_a_share(void **state) {
     dt_net_free(net);
 }
 
+/* NovoGrad's norms are the same bits for every number of ranks: so are its weights. */
+typedef struct ranked { dt_dataset data; dt_optimizer *(*make)(dt_net *net); uint64_t hash; } ranked;
+
+static dt_err train_ranked(dt_comm *comm, void *arg) {
+    ranked *r = arg;
+    dt_train_result result;
+    dt_net *net = dt_net_new(1, 28, 28);
+    dt_conv2d(net, "conv", &(dt_conv2d_desc){ .out = 4, .kernel = 5, .stride = 2 });
+    dt_tanh(net);
+    dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = 2 });
+    dt_linear(net, "fc1", 20);
+    dt_sigmoid(net);
+    dt_linear(net, "fc2", 10);
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = 80, .seed = 2, .loss = DT_BINARY_CROSS_ENTROPY }));
+    dt_optimizer *opt = r->make(net);
+    if (!opt) return DT_EARG;
+    dt_err error = dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &r->data, .epochs = 2, .batch = 80, .seed = 5 }, &result);
+    if (error == DT_OK && dt_comm_rank(comm) == 0) r->hash = dt_net_hash(net);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return error;
+}
+
+static void same_bits_for_every_number_of_ranks(void **state) {
+    (void)state;
+    ranked r = { .make = averaging };
+    ok(dt_dataset_synthetic(&r.data, 300, 4));
+    uint64_t one = 0;
+    for (int ranks = 1; ranks <= 5; ++ranks) {
+        r.hash = 0;
+        ok(dt_run_ranks(ranks, train_ranked, &r));
+        if (ranks == 1) one = r.hash;
+        if (r.hash != one || one == 0) fail_msg("%d ranks give %016llx, one rank %016llx", ranks, (unsigned long long)r.hash, (unsigned long long)one);
+    }
+    dt_dataset_free(&r.data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_layers),
@@ -430,6 +472,7 @@ int main(void) {
         cmocka_unit_test(losses_far_out),
         cmocka_unit_test(a_hundred_steps),
         cmocka_unit_test(adamw_decays_by_a_share),
+        cmocka_unit_test(same_bits_for_every_number_of_ranks),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }
