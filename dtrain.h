@@ -2961,8 +2961,8 @@ DT_API void dt_add(dt_net *net, dt_node node) {
 /* ==== [S6.8] Average pooling ============================================== */
 
 /* y[n,c,i,j] = (sum of the K x K window at i*K-p, j*K-p) / (K*K): windows side by side, as those of
-   max-pool. Outside of the map there are zeros, and they count: at a padded edge the mean is smaller.
-   What is left of the map behind the last whole window is not read (floor).
+   max-pool. Outside of the map there are zeros, and they count: at a padded edge the mean is
+   smaller. What is left of the map behind the last whole window is not read (floor).
 
    Max-pool must note where each maximum was. The mean is the same sum wherever its terms lie, so
    backward needs nothing of forward: every place of a window gets the same K*K-th part of dy. */
@@ -3116,8 +3116,8 @@ DTI_INLINE float dti_exp(float x) {
     return p;
 }
 
-/* exp of a number that is not positive: never too large, and where x is large against 0 the quotient
-   is 1 - or, from the other side, a small number with all of its digits. */
+/* exp of a number that is not positive: never too large, and where x is large against 0 the
+   quotient is 1 - or, from the other side, a small number with all of its digits. */
 DTI_INLINE float dti_logistic(float x) {
     const float e = dti_exp(-fabsf(x));
     return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
@@ -3138,8 +3138,8 @@ static void dti_sigmoid_backward(const dti_op *op, const dti_pass *run, int g) {
     const float *y = dti_y(op, g), *dy = dti_dy(op, g);
     float *dx = dti_dx(op, g);
     (void)run;
-    if (dx)
-        for (size_t i = 0; i < dti_group_floats(op->out); ++i) dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
+    for (size_t i = 0, n = dx ? dti_group_floats(op->out) : 0; i < n; ++i)
+        dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
 }
 
 static const dti_layer_class dti_sigmoid_class = {
@@ -3583,8 +3583,8 @@ DT_API void dt_batchnorm2d(dt_net *net, const char *name, const dt_batchnorm2d_d
 
 /* A loss says in one number how far a sample's K last outputs z[0..K-1], the logits, are from what
    was wanted of them: a label, or a row of K targets. Training makes its mean over the global batch
-   small, and backward begins with its derivative by each logit. A loss is a subsection below, whole,
-   and a row of the table behind them. */
+   small, and backward begins with its derivative by each logit. A loss is a subsection below,
+   whole, and a row of the table behind them. */
 #ifdef DTI_DECLARE
 typedef enum dt_loss {
     DT_CROSS_ENTROPY,        /* one of K classes is right [S7.2] */
@@ -3634,8 +3634,8 @@ static bool dti_largest_is_label(int K, const float *z, const dti_wanted *w, int
 
      p[k] = exp(z[k]) / sum_j exp(z[j])          log p[k] = z[k] - log(sum_j exp(z[j]))
 
-   and the loss is -log p[t] of the right class t. Why the logarithm: samples are independent, so what
-   the net holds for probable of all of them together is a product; its logarithm is a sum over
+   and the loss is -log p[t] of the right class t. Why the logarithm: samples are independent, so
+   what the net holds for probable of all of them together is a product; its logarithm is a sum over
    samples, whose mean a batch can estimate, and to make the product large is to make -log small. It
    is 0 where the net is sure and right, log K where it knows nothing, and grows without bound where
    it is sure and wrong.
@@ -3649,8 +3649,8 @@ static bool dti_largest_is_label(int K, const float *z, const dti_wanted *w, int
 
    so each logit is pushed by exactly as much as its probability is off, and the pushes add up to 0.
 
-   exp(z) overflows from z = 89 on, but only differences of logits count: the largest is taken off all
-   of them first. */
+   exp(z) overflows from z = 89 on, but only differences of logits count: the largest is taken off
+   all of them first. */
 #ifdef DTI_IMPLEMENT
 /* logp [K][16] from logits [K][16]. */
 static void dti_log_softmax(int classes, const float *z, float *logp) {
@@ -3722,9 +3722,9 @@ static bool dti_mean_squared_right(int K, const float *z, const dti_wanted *w, i
 
 /* ==== [S7.4] Binary cross-entropy ========================================= */
 
-/* K questions, each with its own yes or no: p = sigmoid(z) [S6.9] is held for the probability of yes,
-   and t, 0 or 1 or between, for what is wanted. The loss of a question is cross-entropy [S7.2] over
-   its two answers, and a sample's the mean of its K:
+/* K questions, each with its own yes or no: p = sigmoid(z) [S6.9] is held for the probability of
+   yes, and t, 0 or 1 or between, for what is wanted. The loss of a question is cross-entropy [S7.2]
+   over its two answers, and a sample's the mean of its K:
 
      -t log p - (1-t) log(1-p)  =  max(z,0) - z t + log(1 + exp(-|z|))          dz = p - t
 
@@ -5063,11 +5063,11 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
 
 /* ==== [S9] Optimizers and schedules ======================================= */
 
-/* The gradient says which way the loss grows. An optimizer turns it into a change of the parameters:
-   plain loops over flat vectors, with the formulas of PyTorch's torch.optim. It knows nothing of
-   layers, only where each tensor begins and ends in the vectors, since some treat a tensor as one
-   thing and people want to treat some tensors differently. Each kind is a subsection: its
-   description, and a class that says all that is to know of it. */
+/* The gradient says which way the loss grows. An optimizer turns it into a change of the
+   parameters: plain loops over flat vectors, with the formulas of PyTorch's torch.optim. It knows
+   nothing of layers, only where each tensor begins and ends in the vectors, since some treat a
+   tensor as one thing and people want to treat some tensors differently [S9.6]. Each kind is a
+   subsection: its description, and a class that says all that is to know of it. */
 
 /* ==== [S9.1] What an optimizer is ========================================= */
 #ifdef DTI_DECLARE
@@ -5100,6 +5100,8 @@ typedef struct dti_part {
     const char *name;        /* the net's */
     size_t offset, n;
     float decay;             /* weight decay */
+    float factor;            /* of the learning rate */
+    bool frozen;             /* takes no step */
     double second;           /* NovoGrad: its v */
 } dti_part;
 
@@ -5124,6 +5126,7 @@ struct dt_optimizer {
     float *state[DTI_STATES]; /* [count] each */
     int parts;
     dti_part *part;          /* [parts] one behind the other */
+    float most;              /* clipping: the gradient's largest norm; 0: any */
 };
 
 static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
@@ -5141,7 +5144,8 @@ static void dti_optimizer_parts(dt_optimizer *opt, float decay) {
         opt->part[opt->parts++] = (dti_part){ .name = p->name,
                                               .offset = p->offset,
                                               .n = dt_tensor_count(&p->value),
-                                              .decay = decay };
+                                              .decay = decay,
+                                              .factor = 1.0f };
     }
 }
 
@@ -5206,15 +5210,22 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
             return NULL;
         }
         twin->part[i].decay = opt->part[i].decay;
+        twin->part[i].factor = opt->part[i].factor;
+        twin->part[i].frozen = opt->part[i].frozen;
     }
+    if (twin) twin->most = opt->most;
     return twin;
 }
 
 /* Of all that makes two optimizers take the same steps. */
 static uint64_t dti_optimizer_hash(const dt_optimizer *opt) {
-    uint64_t hash = dt_hash(opt->setting, sizeof opt->setting, dt_hash(&opt->lr, sizeof opt->lr, 0));
-    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p)
-        hash = dt_hash(&p->decay, sizeof p->decay, hash);
+    uint64_t hash = dt_hash(opt->setting, sizeof opt->setting, 0);
+    hash = dt_hash(&opt->lr, sizeof opt->lr, hash);
+    hash = dt_hash(&opt->most, sizeof opt->most, hash);
+    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
+        const float numbers[] = { p->decay, p->factor, p->frozen };
+        hash = dt_hash(numbers, sizeof numbers, hash);
+    }
     return dt_hash(opt->class->name, strlen(opt->class->name), hash);
 }
 
@@ -5226,16 +5237,40 @@ DT_API void dt_optimizer_reset(dt_optimizer *opt) {
     opt->steps = 0;
 }
 
+/* In double the square of a float is exact, and sixteen sums, each of every sixteenth square, are
+   rounded alike however wide the machine's registers are. */
+static double dti_sum_of_squares(const float *x, size_t n) {
+    double sum[DT_LANES] = { 0.0 }, total = 0.0;
+    const size_t whole = n - n % DT_LANES;
+    for (size_t i = 0; i < whole; i += DT_LANES)
+        for (size_t l = 0; l < DT_LANES; ++l) sum[l] += (double)x[i + l] * (double)x[i + l];
+    for (size_t i = whole; i < n; ++i) sum[i - whole] += (double)x[i] * (double)x[i];
+    for (size_t l = 0; l < DT_LANES; ++l) total += sum[l];
+    return total;
+}
+
+/* Clipping [S9.6]. */
+static void dti_clip_gradient(dt_optimizer *opt) {
+    double square = 0.0;
+    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p)
+        if (!p->frozen) square += dti_sum_of_squares(opt->gradients + p->offset, p->n);
+    const double factor = (double)opt->most / (sqrt(square) + 1e-6);
+    for (size_t i = 0; i < opt->count && factor < 1.0; ++i) opt->gradients[i] *= (float)factor;
+}
+
 static void dti_change(dt_optimizer *opt, float *out, bool add) {
     enum { BLOCK = 1024 }; /* the change of a block stays in the L1 cache until it is added */
     float change[BLOCK];
+    if (opt->most > 0.0f) dti_clip_gradient(opt);
     if (opt->class->begin) opt->class->begin(opt);
-    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p)
-        for (size_t at = p->offset, end = at + p->n; at < end; at += BLOCK) {
+    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
+        if (p->frozen && !add) memset(out + p->offset, 0, p->n * sizeof *out);
+        for (size_t at = p->offset, end = at + p->n; at < end && !p->frozen; at += BLOCK) {
             const size_t n = dti_min_size(BLOCK, end - at);
             opt->class->change(opt, p, at, n, add ? change : out + at);
             for (size_t i = 0; i < n && add; ++i) opt->values[at + i] += change[i];
         }
+    }
     ++opt->steps;
 }
 
@@ -5253,15 +5288,15 @@ DT_API void dt_optimizer_change(dt_optimizer *opt, float *out) {
 /* ==== [S9.2] SGD ========================================================== */
 
 /* The plain step is w -= lr * g. Where the loss is a long valley, g points mostly at its walls: the
-   step jumps from wall to wall and hardly moves along. Momentum steps by a sum of gradients instead,
-   of which the older count less:
+   step jumps from wall to wall and hardly moves along. Momentum steps by a sum of gradients
+   instead, of which the older count less:
 
      buf = g + mu * g_1 + mu^2 * g_2 + ...              g_k: the gradient of k steps ago
 
-   What changes its sign from step to step cancels; what stays adds up. If g stays the same, buf comes
-   to g * (1 + mu + mu^2 + ...) = g / (1 - mu): with mu = 0.9 a step is ten times as long as lr says,
-   and looks back on about ten gradients. So who turns momentum on divides lr by as much, or means to
-   go faster. */
+   What changes its sign from step to step cancels; what stays adds up. If g stays the same, buf
+   comes to g * (1 + mu + mu^2 + ...) = g / (1 - mu): with mu = 0.9 a step is ten times as long as
+   lr says, and looks back on about ten gradients. So who turns momentum on divides lr by as much,
+   or means to go faster. */
 #ifdef DTI_DECLARE
 /* SGD (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov's form as in Sutskever et al. 2013):
      g += wd*w;  buf = g the first time, then buf = mu*buf + (1-damp)*g
@@ -5282,7 +5317,7 @@ static void dti_sgd_change(const dt_optimizer *opt, const dti_part *part, size_t
     const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
                           *set = opt->setting;
     float *restrict buf = opt->state[0] + offset;
-    const float lr = opt->lr, mu = set[DTI_SGD_MOMENTUM], wd = part->decay,
+    const float lr = opt->lr * part->factor, mu = set[DTI_SGD_MOMENTUM], wd = part->decay,
                 keep = 1.0f - set[DTI_SGD_DAMPENING];
     const bool first = opt->steps == 0, nesterov = set[DTI_SGD_NESTEROV] > 0.0f,
                plain = !(mu > 0.0f);
@@ -5322,13 +5357,13 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
 
 /* One lr for all parameters is too large for some and too small for others. Adam measures each
    parameter's gradients: m is their running mean, v the running mean of their squares, and the step
-   is lr * m / sqrt(v). So it is about lr where gradients agree, whatever their size, and small where
-   they contradict each other.
+   is lr * m / sqrt(v). So it is about lr where gradients agree, whatever their size, and small
+   where they contradict each other.
 
    Both means begin at 0, which is no measurement. After t steps the weights of the gradients in m,
    (1-b1) * (1 + b1 + ... + b1^(t-1)), add up to 1 - b1^t, the rest being that 0: so m is divided by
-   1 - b1^t, and v by 1 - b2^t. Without it the first step would be m / sqrt(v) = 0.1 g / (0.032 |g|),
-   three times too long, at the moment when least is known. */
+   1 - b1^t, and v by 1 - b2^t. Without it the first step would be m / sqrt(v) = 0.1 g / (0.032
+   |g|), three times too long, at the moment when least is known. */
 #ifdef DTI_DECLARE
 /* Adam (Kingma, Ba 2015), weight decay as L2 in g:
      g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g
@@ -5371,7 +5406,7 @@ static void dti_adam_descend(const dt_optimizer *opt, size_t offset, size_t n, f
 
 static void dti_adam_change(const dt_optimizer *opt, const dti_part *part, size_t offset, size_t n,
                             float *restrict change) {
-    dti_adam_descend(opt, offset, n, opt->lr, part->decay, change);
+    dti_adam_descend(opt, offset, n, opt->lr * part->factor, part->decay, change);
 }
 
 static const dti_optimizer_class dti_adam_class = {
@@ -5402,9 +5437,9 @@ DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
 /* ==== [S9.4] AdamW ======================================================== */
 
 /* Weight decay means to pull every weight towards 0 by the same share of itself. As L2 in Adam's g
-   it does not: there it is divided by sqrt(v), and a weight with large gradients is hardly pulled at
-   all. AdamW takes the decay out of g and applies it to the weight itself (Loshchilov, Hutter 2019,
-   "Decoupled weight decay regularization"). */
+   it does not: there it is divided by sqrt(v), and a weight with large gradients is hardly pulled
+   at all. AdamW takes the decay out of g and applies it to the weight itself (Loshchilov, Hutter
+   2019, "Decoupled weight decay regularization"). */
 #ifdef DTI_DECLARE
 /* w *= 1 - lr*wd;  then Adam's step [S9.3] with g as it is. &(dt_adam_desc){ DT_ADAMW_DEFAULTS }
    says PyTorch's values: Adam's, and a weight decay of 0.01. */
@@ -5416,8 +5451,8 @@ DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *desc);
 static void dti_adamw_change(const dt_optimizer *opt, const dti_part *part, size_t offset,
                              size_t n, float *restrict change) {
     const float *restrict w = opt->values + offset;
-    const float pull = opt->lr * part->decay;
-    dti_adam_descend(opt, offset, n, opt->lr, 0.0f, change);
+    const float lr = opt->lr * part->factor, pull = lr * part->decay;
+    dti_adam_descend(opt, offset, n, lr, 0.0f, change);
     for (size_t i = 0; i < n; ++i) change[i] -= pull * w[i];
 }
 
@@ -5433,13 +5468,13 @@ DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *d) {
 
 /* ==== [S9.5] NovoGrad ===================================================== */
 
-/* With large batches lr must be large, and what a layer can bear depends on how large its gradient is
-   beside its weights; where one layer is thrown off, the net is. NovoGrad gives every tensor a step
-   of the same length: it divides a tensor's gradient by the norm of the whole tensor's, where Adam
-   divides each number by its own. That is one v a tensor, and half of Adam's memory.
+/* With large batches lr must be large, and what a layer can bear depends on how large its gradient
+   is beside its weights; where one layer is thrown off, the net is. NovoGrad gives every tensor a
+   step of the same length: it divides a tensor's gradient by the norm of the whole tensor's, where
+   Adam divides each number by its own. That is one v a tensor, and half of Adam's memory.
 
-   v is a sum over a tensor, and the ranks must agree on its last bit. They do, as each makes it from
-   the averaged gradient, which is the same on all, in an order that is fixed here. */
+   v is a sum over a tensor, and the ranks must agree on its last bit. They do, as each makes it
+   from the averaged gradient, which is the same on all, in an order that is fixed here. */
 #ifdef DTI_DECLARE
 /* NovoGrad (Ginsburg et al. 2019). For each tensor v = |g|^2 the first time, then
    v = b2*v + (1-b2)*|g|^2;
@@ -5457,18 +5492,6 @@ DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *desc);
 #ifdef DTI_IMPLEMENT
 enum { DTI_NOVO_BETA1, DTI_NOVO_BETA2, DTI_NOVO_EPS, DTI_NOVO_AVERAGING };
 
-/* In double the square of a float is exact, and sixteen sums, each of every sixteenth square, are
-   rounded alike however wide the machine's registers are. */
-static double dti_sum_of_squares(const float *x, size_t n) {
-    double sum[DT_LANES] = { 0.0 }, total = 0.0;
-    const size_t whole = n - n % DT_LANES;
-    for (size_t i = 0; i < whole; i += DT_LANES)
-        for (size_t l = 0; l < DT_LANES; ++l) sum[l] += (double)x[i + l] * (double)x[i + l];
-    for (size_t i = whole; i < n; ++i) sum[i - whole] += (double)x[i] * (double)x[i];
-    for (size_t l = 0; l < DT_LANES; ++l) total += sum[l];
-    return total;
-}
-
 static void dti_novograd_begin(dt_optimizer *opt) {
     const double b2 = (double)opt->setting[DTI_NOVO_BETA2];
     for (dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
@@ -5482,7 +5505,7 @@ static void dti_novograd_change(const dt_optimizer *opt, const dti_part *part, s
     const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
                           *set = opt->setting;
     float *restrict m = opt->state[0] + offset;
-    const float b1 = set[DTI_NOVO_BETA1], lr = opt->lr, wd = part->decay,
+    const float b1 = set[DTI_NOVO_BETA1], lr = opt->lr * part->factor, wd = part->decay,
                 share = set[DTI_NOVO_AVERAGING] > 0.0f ? 1.0f - b1 : 1.0f,
                 unit = (float)(1.0 / (sqrt(part->second) + (double)set[DTI_NOVO_EPS]));
     for (size_t i = 0; i < n; ++i) {
@@ -5509,6 +5532,74 @@ DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *d) {
     }
     const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->averaging };
     return dti_optimizer_new(net, &dti_novograd_class, d->lr, d->weight_decay, setting);
+}
+#endif
+
+/* ==== [S9.6] Parameter groups, clipping =================================== */
+
+/* What is right for a layer's weights need not be for all that is trained. Weight decay on a bias
+   or on batch norm's gamma only holds back what the layer is shifted and stretched by, so they are
+   usually spared; layers that come from another net are frozen, or learn more slowly. Parameters
+   are called by their names: a pattern, in which * stands for any letters, says whom.
+
+       dt_optimizer_group(opt, &(dt_group_desc){ .names = "*.bias" });           no decay on biases
+       dt_optimizer_group(opt, &(dt_group_desc){ .names = "conv1.*", .frozen = true });
+
+   And where one batch in a thousand has a gradient a hundred times as long as the others, one step
+   along it can undo them all. Clipping by global norm shortens it to a given length and leaves its
+   direction: g *= min(1, most / (|g| + 1e-6)), |g| the norm of all parameters' gradients together
+   (Pascanu, Mikolov, Bengio 2013). */
+#ifdef DTI_DECLARE
+typedef struct dt_group_desc {
+    const char *names;       /* "conv1.weight", "*.bias", "bn*" */
+    float lr_factor;         /* times the optimizer's learning rate; 0 means 1 */
+    float weight_decay;      /* instead of the optimizer's; 0: none */
+    bool frozen;             /* takes no step; its gradient does not count for clipping */
+} dt_group_desc;
+
+/* All of the group's settings hold for the parameters that the pattern fits, instead of what was
+   said before. DT_EARG where it fits none. */
+DT_API dt_err dt_optimizer_group(dt_optimizer *opt, const dt_group_desc *desc);
+/* The next steps clip the gradient, where it lies, to that norm; 0: no more. */
+DT_API dt_err dt_optimizer_clip(dt_optimizer *opt, float norm);
+#endif
+
+#ifdef DTI_IMPLEMENT
+/* Letters fit themselves. A star takes as little as it can; where that turns out too little, as
+   much more as the rest of the pattern needs. */
+static bool dti_name_fits(const char *pattern, const char *name) {
+    const char *star = NULL, *from = NULL;
+    while (*name) {
+        if (*pattern == '*') star = pattern++, from = name;
+        else if (*pattern == *name) ++pattern, ++name;
+        else if (star) pattern = star + 1, name = ++from;
+        else return false;
+    }
+    return strspn(pattern, "*") == strlen(pattern);
+}
+
+DT_API dt_err dt_optimizer_group(dt_optimizer *opt, const dt_group_desc *d) {
+    DTI_NEED(opt && d && d->names, "opt, desc and its names", DT_EARG);
+    if (!dti_not_negative(d->lr_factor) || !dti_not_negative(d->weight_decay))
+        return dt_fail(DT_EARG, "group \"%.60s\": factor %g, weight decay %g; none may be negative",
+                       d->names, (double)d->lr_factor, (double)d->weight_decay);
+    bool some = false;
+    for (dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
+        if (!dti_name_fits(d->names, p->name)) continue;
+        p->decay = d->weight_decay;
+        p->factor = d->lr_factor > 0.0f ? d->lr_factor : 1.0f;
+        p->frozen = d->frozen;
+        some = true;
+    }
+    return some ? DT_OK : dt_fail(DT_EARG, "group \"%.60s\": fits no trained parameter", d->names);
+}
+
+DT_API dt_err dt_optimizer_clip(dt_optimizer *opt, float norm) {
+    DTI_NEED(opt, "opt", DT_EARG);
+    if (!dti_not_negative(norm))
+        return dt_fail(DT_EARG, "clipping: a norm of %g; it may not be negative", (double)norm);
+    opt->most = norm;
+    return DT_OK;
 }
 #endif
 

@@ -161,8 +161,8 @@ class NovoGrad(torch.optim.Optimizer):
                 p -= group["lr"] * state["m"]
 
 
-def hundred_steps(out, name, make):
-    """Every third parameter after a hundred steps."""
+def hundred_steps(out, name, make, most=None):
+    """Every third parameter after a hundred steps; most: the norm that gradients are clipped to."""
     net = OddNet()
     x, y = data(net)
     w = start(net)
@@ -170,6 +170,8 @@ def hundred_steps(out, name, make):
     for step in range(100):
         opt.zero_grad()
         loss_of(net, w, x, y, step).backward()
+        if most:
+            torch.nn.utils.clip_grad_norm_(w, most)
         opt.step()
     flat = np.concatenate([p.detach().numpy().ravel() for p in w])
     record(out, name, flat[::3])
@@ -239,6 +241,15 @@ def steps(out):
     hundred_steps(out, "nesterov", lambda w: torch.optim.SGD(w, lr=0.01, momentum=0.9, nesterov=True))
     hundred_steps(out, "adam", lambda w: torch.optim.Adam(w, lr=1e-3, weight_decay=1e-2))
     hundred_steps(out, "adamw", lambda w: torch.optim.AdamW(w, lr=1e-3))
+    # biases are number 2, 4 and 6; fc1.weight is 3; conv1.weight takes no step
+    hundred_steps(out, "groups", lambda w: torch.optim.SGD([
+        dict(params=[w[1], w[5]], weight_decay=1e-2), dict(params=[w[2], w[4], w[6]]), dict(params=[w[3]], lr=0.005, weight_decay=1e-2),
+    ], lr=0.01, momentum=0.9))
+    hundred_steps(out, "groups of adamw", lambda w: torch.optim.AdamW([
+        dict(params=[w[1], w[5]], weight_decay=1e-2), dict(params=[w[2], w[4], w[6]], weight_decay=0.0),
+        dict(params=[w[3]], lr=1.5e-4, weight_decay=1e-2),
+    ], lr=3e-4))
+    hundred_steps(out, "clipping", lambda w: torch.optim.SGD(w, lr=0.05, momentum=0.5), most=0.15)
     hundred_steps(out, "novograd", lambda w: NovoGrad(w, lr=2e-3, weight_decay=1e-2))
     hundred_steps(out, "novograd averaging", lambda w: NovoGrad(w, lr=5e-3, betas=(0.9, 0.7), averaging=True))
 

@@ -560,6 +560,20 @@ static void rows_of_optimizers(void) {
         NEUTRAL(dt_novograd(net, &(dt_novograd_desc){ .lr = 1.0f, .eps = 1e-8f, .beta2 = 1.0f }) == NULL, "beta2 1");
         NEUTRAL(dt_novograd(net, &(dt_novograd_desc){ DT_NOVOGRAD_DEFAULTS, .weight_decay = NAN }) == NULL, "weight decay nan");
     }
+    ROW(dt_optimizer_group) {
+        REFUSES(dt_optimizer_group(NULL, &(dt_group_desc){ .names = "*" }), DT_EARG, "opt, desc and its names");
+        REFUSES(dt_optimizer_group(opt, NULL), DT_EARG, "opt, desc and its names");
+        REFUSES(dt_optimizer_group(opt, &(dt_group_desc){ .frozen = true }), DT_EARG, "opt, desc and its names");
+        REFUSES(dt_optimizer_group(opt, &(dt_group_desc){ .names = "*.biases" }), DT_EARG, "fits no trained parameter");
+        REFUSES(dt_optimizer_group(opt, &(dt_group_desc){ .names = "*", .lr_factor = NAN }), DT_EARG, "factor nan");
+        REFUSES(dt_optimizer_group(opt, &(dt_group_desc){ .names = "*", .weight_decay = -1.0f }), DT_EARG, "weight decay -1");
+    }
+    ROW(dt_optimizer_clip) {
+        REFUSES(dt_optimizer_clip(NULL, 1.0f), DT_EARG, "opt must not be NULL");
+        REFUSES(dt_optimizer_clip(opt, -1.0f), DT_EARG, "a norm of -1");
+        REFUSES(dt_optimizer_clip(opt, INFINITY), DT_EARG, "a norm of inf");
+        WORKS(dt_optimizer_clip(opt, 0.0f) == DT_OK);
+    }
     ROW(dt_optimizer_free) WORKS(DONE(dt_optimizer_free(NULL)));
     ROW(dt_optimizer_step) NEUTRAL(DONE(dt_optimizer_step(NULL)), "opt must not be NULL");
     ROW(dt_optimizer_change) {

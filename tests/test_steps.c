@@ -383,9 +383,30 @@ static dt_optimizer *averaging(dt_net *net) {
     return dt_novograd(net, &(dt_novograd_desc){ .lr = 5e-3f, .beta1 = 0.9f, .beta2 = 0.7f, .eps = 1e-8f, .averaging = true });
 }
 
+/* No decay on biases, half the learning rate for fc1's weights, conv1 frozen. */
+static dt_optimizer *with_groups(dt_optimizer *opt) {
+    ok(dt_optimizer_group(opt, &(dt_group_desc){ .names = "*.bias" }));
+    ok(dt_optimizer_group(opt, &(dt_group_desc){ .names = "fc1.w*", .lr_factor = 0.5f, .weight_decay = 1e-2f }));
+    ok(dt_optimizer_group(opt, &(dt_group_desc){ .names = "conv1.*", .frozen = true }));
+    return opt;
+}
+static dt_optimizer *groups(dt_net *net) { return with_groups(dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-2f })); }
+static dt_optimizer *groups_of_adamw(dt_net *net) { /* through a clone, which has them too */
+    dt_optimizer *opt = with_groups(dt_adamw(net, &(dt_adam_desc){ .lr = 3e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 1e-2f }));
+    dt_optimizer *twin = dt_optimizer_clone(opt, net);
+    dt_optimizer_free(opt);
+    return twin;
+}
+static dt_optimizer *clipping(dt_net *net) {
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.05f, .momentum = 0.5f });
+    ok(dt_optimizer_clip(opt, 0.15f));
+    return opt;
+}
+
 static const struct { const char *name; dt_optimizer *(*make)(dt_net *net); } optimizers[] = {
     { "sgd", sgd }, { "momentum", momentum }, { "nesterov", nesterov }, { "adam", adam }, { "adamw", adamw },
     { "novograd", novograd }, { "novograd averaging", averaging },
+    { "groups", groups }, { "groups of adamw", groups_of_adamw }, { "clipping", clipping },
 };
 
 static void a_hundred_steps(void **state) {
@@ -424,6 +445,49 @@ static void adamw_decays_by_a_share(void **state) {
     dt_net_free(net);
 }
 
+static void patterns(void **state) {
+    (void)state;
+    static const struct { const char *pattern, *name; bool fits; } cases[] = {
+        { "conv1.weight", "conv1.weight", true }, { "conv1.weight", "conv1.weights", false }, { "conv1", "conv1.weight", false },
+        { "*", "a", true }, { "*", "", true }, { "", "a", false }, { "*.bias", "fc.bias", true }, { "*.bias", "fc.bias.x", false },
+        { "bn*", "bn2.weight", true }, { "bn*", "conv.bn", false }, { "*b*b", "abbab", true }, { "*ab*", "aab", true }, { "a*", "a", true },
+        { "a**c", "abc", true }, { "*abc", "ababc", true }, { "*.*.*", "one.two", false },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        if (dti_name_fits(cases[i].pattern, cases[i].name) != cases[i].fits) fail_msg("\"%s\" and \"%s\"", cases[i].pattern, cases[i].name);
+}
+
+/* A frozen tensor keeps its bits, its change is zero, and it adds nothing to the norm. */
+static void frozen(void **state) {
+    (void)state;
+    make_data(3 * 17 * 13, 5);
+    dt_net *net = odd_net();
+    reference_values(net);
+    dt_optimizer *opt = clipping(net);
+    ok(dt_optimizer_group(opt, &(dt_group_desc){ .names = "conv*", .frozen = true }));
+    const dt_param *first = dt_net_find(net, "fc1.weight");
+    const size_t count = dt_net_count(net), still = first->offset;
+    float *before = malloc(count * sizeof *before), *change = malloc(count * sizeof *change);
+    memcpy(before, dt_net_values(net), count * sizeof *before);
+    const dt_batch batch = batch_of_step(0);
+    ok(dt_net_load(net, &batch));
+    ok(dt_forward(net));
+    ok(dt_backward(net));
+    for (size_t i = 0; i < count; ++i) dt_net_gradients(net)[i] = i < still ? 1e6f : 1.0f;
+    dt_optimizer_change(opt, change);
+    for (size_t i = 0; i < still; ++i) assert_true(fabsf(change[i]) <= 0.0f);
+    double square = 0.0;
+    for (size_t i = still; i < count; ++i) square += (double)change[i] * (double)change[i];
+    assert_true(sqrt(square) > 0.0499 * 0.15 && sqrt(square) < 0.0501 * 0.15); /* lr times what it was clipped to */
+    dt_optimizer_step(opt);
+    assert_memory_equal(before, dt_net_values(net), still * sizeof *before);
+    assert_memory_not_equal(before + still, dt_net_values(net) + still, (count - still) * sizeof *before);
+    free(before);
+    free(change);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+}
+
 /* NovoGrad's norms are the same bits for every number of ranks: so are its weights. */
 typedef struct ranked { dt_dataset data; dt_optimizer *(*make)(dt_net *net); uint64_t hash; } ranked;
 
@@ -447,9 +511,15 @@ static dt_err train_ranked(dt_comm *comm, void *arg) {
     return error;
 }
 
+static dt_optimizer *clipped_novograd(dt_net *net) {
+    dt_optimizer *opt = averaging(net);
+    ok(dt_optimizer_clip(opt, 0.05f));
+    return opt;
+}
+
 static void same_bits_for_every_number_of_ranks(void **state) {
     (void)state;
-    ranked r = { .make = averaging };
+    ranked r = { .make = clipped_novograd };
     ok(dt_dataset_synthetic(&r.data, 300, 4));
     uint64_t one = 0;
     for (int ranks = 1; ranks <= 5; ++ranks) {
@@ -472,6 +542,8 @@ int main(void) {
         cmocka_unit_test(losses_far_out),
         cmocka_unit_test(a_hundred_steps),
         cmocka_unit_test(adamw_decays_by_a_share),
+        cmocka_unit_test(patterns),
+        cmocka_unit_test(frozen),
         cmocka_unit_test(same_bits_for_every_number_of_ranks),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
