@@ -472,8 +472,8 @@ DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const 
                                       float *dx, float *scratch);
 DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy,
                                          float *dw, float *db, float *scratch);
-/* convolution and 2x2 max-pooling in one; argmax: the place u*2 + v of each maximum. dx NULL:
-   not wanted */
+/* convolution and 2x2 max-pooling in one; argmax: the place u*2 + v of each maximum, or 4
+   where ReLU lets nothing through. dx NULL: not wanted */
 DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed,
                                      const float *b, bool relu, float *y, uint8_t *argmax,
                                      float *scratch);
@@ -4004,9 +4004,11 @@ static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, in
 }
 
 static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
-    /* this op's alone to read, so the mask is applied where it lies */
+    /* the places tell Winograd's kernels what ReLU let through; for the others the mask is applied where dy lies, which is
+       this op's alone to read */
     float *dy = dti_lanes_of(op->dy, g);
-    dti_relu_gradient(dti_y(op, g), dy, dy, dti_group_floats(op->out));
+    if (!((const dti_conv2d *)op->layer->own)->form)
+        dti_relu_gradient(dti_y(op, g), dy, dy, dti_group_floats(op->out));
     dti_conv2d_backward(op, run, g);
 }
 
@@ -7632,17 +7634,29 @@ typedef struct dti_tile {
     int n_steps, rounds;
     ptrdiff_t x_round, w_round;     /* x and w moving on after each round */
     uint8_t *argmax;                /* pooled, as is the next: */
-    float least;                    /* nothing below comes out: 0 is ReLU, -INFINITY is none */
+    bool relu;
 } dti_tile;
 
-/* The four sums of a window, in row-major order; of equal ones the first is the maximum. */
-DTI_INLINE void dti_tile_pool(const dti_v *a, float least, float *y, uint8_t *argmax)
+/* The four numbers of a window, in row-major order -> the maximum and its place; of equal ones the first. With
+   ReLU a maximum that is not above zero gives zero, and the place 4: nothing of its gradient goes back. */
+DTI_INLINE void dti_tile_pool(const dti_v *a, bool relu, float *y, uint8_t *argmax)
 {
-    const dti_v up = dti_vmax(a[0], a[1]), down = dti_vmax(a[2], a[3]);
+    const dti_v up = dti_vmax(a[0], a[1]), down = dti_vmax(a[2], a[3]), most = dti_vmax(up, down);
+    const dti_v zero = dti_splat(0.0f);
+    dti_store(y, relu ? dti_vmax(most, zero) : most);
+#if defined(__AVX512BW__) && defined(__AVX512VL__) /* places as bytes at once: half of the work */
+    const __m128i up_at = _mm_maskz_mov_epi8(_mm512_cmp_ps_mask(a[1], a[0], _CMP_GT_OQ), _mm_set1_epi8(1));
+    const __m128i down_at = _mm_mask_mov_epi8(_mm_set1_epi8(2), _mm512_cmp_ps_mask(a[3], a[2], _CMP_GT_OQ),
+                                              _mm_set1_epi8(3));
+    __m128i at = _mm_mask_mov_epi8(up_at, _mm512_cmp_ps_mask(down, up, _CMP_GT_OQ), down_at);
+    if (relu) at = _mm_mask_mov_epi8(_mm_set1_epi8(4), _mm512_cmp_ps_mask(most, zero, _CMP_GT_OQ), at);
+    _mm_storeu_si128((__m128i *)(void *)argmax, at);
+#else
     const dti_v up_at = dti_if_greater(a[1], a[0], dti_splat(1.0f), dti_splat(0.0f));
     const dti_v down_at = dti_if_greater(a[3], a[2], dti_splat(3.0f), dti_splat(2.0f));
-    dti_store(y, dti_vmax(dti_vmax(up, down), dti_splat(least)));
-    dti_store_places(argmax, dti_if_greater(down, up, down_at, up_at));
+    const dti_v at = dti_if_greater(down, up, down_at, up_at);
+    dti_store_places(argmax, relu ? dti_if_greater(most, zero, at, dti_splat(4.0f)) : at);
+#endif
 }
 
 /* ROWS, COLUMNS and KIND are constants at each call, so that sum[][] is registers. */
@@ -7672,7 +7686,7 @@ DTI_INLINE void dti_tile_run(const int ROWS, const int COLUMNS, const int KIND, 
             }
         DTI_UNROLL for (int r = 0; r < ROWS; ++r) {
             const ptrdiff_t to = y + r * a->y_row;
-            if (KIND == DTI_POOLED) dti_tile_pool(sum[r], a->least, a->y[0] + to, a->argmax + to);
+            if (KIND == DTI_POOLED) dti_tile_pool(sum[r], a->relu, a->y[0] + to, a->argmax + to);
             else    /* not dti_store: in [E1.7] y is dw, which is not aligned to vectors */
                 DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
                     memcpy(a->y[c] + to, &sum[r][c], sizeof(dti_v));
@@ -8416,7 +8430,7 @@ DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const fl
     }
     const ptrdiff_t row = (ptrdiff_t)DT_LANES * W, step = (ptrdiff_t)g->S * DT_LANES;
     dti_step *steps = (dti_step *)(void *)scratch;
-    dti_tile a = { .kind = DTI_POOLED, .columns = 4, .least = relu ? 0.0f : -INFINITY,
+    dti_tile a = { .kind = DTI_POOLED, .columns = 4, .relu = relu,
                    .y = { y }, .y_row = (ptrdiff_t)(g->P / 2) * (g->Q / 2) * DT_LANES,
                    .argmax = argmax, .steps = steps, .rounds = g->C, .x_round = H * row };
     for (int u = 0; u < rows.K; ++u)
@@ -8869,7 +8883,7 @@ DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float
 }
 
 /* ---- The forms F(m, K), compiled. */
-typedef struct dti_wino_form {
+struct dti_wino_form {
     int n, m, K;
     void (*x)(const dti_wino_square *s, float *v, size_t point);
     void (*x_back)(const dti_wino_square *s, const float *v, size_t point);
@@ -8880,7 +8894,14 @@ typedef struct dti_wino_form {
     void (*rows_back)(int items, const float *z, float *to, size_t point);
     void (*w)(const float *w, float *u);
     void (*w_back)(int items, const float *u, size_t u_point, float *r, size_t r_tap, bool add);
-} dti_wino_form;
+    /* in lines, below: all of a pass; NULL where tiles are squares */
+    void (*line_pack)(const dti_conv *g, const float *w, float *packed);
+    void (*line_forward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x, const float *packed,
+                         const float *b, bool relu, const dti_wino_maps *y, float *scratch);
+    void (*line_backward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
+                          const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw, float *db,
+                          float *scratch);
+};
 
 #define DTI_WINO_SIDE(n) \
     DTI_NOINLINE void dti_wino_x_##n(const dti_wino_square *s, float *v, size_t point) \
@@ -8920,7 +8941,7 @@ typedef struct dti_wino_form {
     { \
         n, m, K, dti_wino_x_##n, dti_wino_x_back_##n, dti_wino_y_##m##K, dti_wino_y_back_##m##K, \
             dti_wino_rows_##m##K, dti_wino_rows_back_##m##K, dti_wino_w_##m##K, \
-            dti_wino_w_back_##m##K \
+            dti_wino_w_back_##m##K, NULL, NULL, NULL \
     }
 DTI_WINO_SIDE(4)
 DTI_WINO_SIDE(6)
@@ -8930,17 +8951,6 @@ DTI_WINO_FORM(6, 4, 3)
 DTI_WINO_FORM(8, 6, 3)
 DTI_WINO_FORM(6, 2, 5)
 DTI_WINO_FORM(8, 4, 5)
-static const dti_wino_form dti_wino_forms[] = { DTI_WINO_ROW(4, 2, 3), DTI_WINO_ROW(6, 4, 3),
-                                                DTI_WINO_ROW(8, 6, 3), DTI_WINO_ROW(6, 2, 5),
-                                                DTI_WINO_ROW(8, 4, 5) };
-
-/* F(m, K), or NULL if there is none. */
-DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
-{
-    for (size_t k = 0; k < sizeof dti_wino_forms / sizeof *dti_wino_forms; ++k)
-        if (dti_wino_forms[k].m == m && dti_wino_forms[k].K == K) return &dti_wino_forms[k];
-    return NULL;
-}
 
 /* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points.
    Of a there are three kinds: packed numbers [term][o] in blocks of OT, the weights terms are
@@ -9133,7 +9143,8 @@ static void dti_wino_products(int n, int outs, int ins, int tiles, const float *
    same with the channels exchanged. */
 DTI_LOCAL size_t dti_wino_packed_floats(const dti_conv *g, const dti_wino_form *form)
 {
-    return 2 * (size_t)(form->n * form->n) * (((size_t)g->C * (size_t)g->O + 15) & ~(size_t)15);
+    if (form->line_pack) return 2 * dti_whole_lines((size_t)(g->O * g->C) * (size_t)(form->K * form->n));
+    return 2 * (size_t)(form->n * form->n) * dti_whole_lines((size_t)g->C * (size_t)g->O);
 }
 
 static void dti_wino_pack_pass(const dti_wino_form *form, int outs, int ins, const float *w,
@@ -9175,6 +9186,10 @@ DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const
                              float *packed)
 {
     const size_t taps = (size_t)(g->K * g->K), row = (size_t)g->C * taps;
+    if (form->line_pack) {
+        form->line_pack(g, w, packed);
+        return;
+    }
     dti_wino_pack_pass(form, g->O, g->C, w, row, taps, packed);
     dti_wino_pack_pass(form, g->C, g->O, w, taps, row,
                        packed + dti_wino_packed_floats(g, form) / 2);
@@ -9276,20 +9291,14 @@ static void dti_wino_give_dx(const dti_conv *g, const dti_wino_form *form, const
 static void dti_wino_pool(const dti_wino_place *in, int m, const float *y, bool relu, float *to,
                           uint8_t *argmax, size_t row)
 {
-    const dti_v low = dti_splat(0.0f);
     for (int i = 0; i < in->bottom; ++i)
         for (int j = 0; j < in->right; ++j)
             for (size_t part = 0; part < 16; part += DTI_W) {
                 const float *at = y + (size_t)(2 * i * m + 2 * j) * DTI_L + part;
-                const dti_v a = dti_load(at), b = dti_load(at + DTI_L),
-                            c = dti_load(at + (size_t)m * DTI_L),
-                            d = dti_load(at + (size_t)(m + 1) * DTI_L);
-                const dti_v up = dti_vmax(a, b), down = dti_vmax(c, d), most = dti_vmax(up, down);
-                const dti_v up_at = dti_if_greater(b, a, dti_splat(1.0f), dti_splat(0.0f)),
-                            down_at = dti_if_greater(d, c, dti_splat(3.0f), dti_splat(2.0f));
+                const dti_v window[4] = { dti_load(at), dti_load(at + DTI_L), dti_load(at + (size_t)m * DTI_L),
+                                          dti_load(at + (size_t)(m + 1) * DTI_L) };
                 const size_t out = (size_t)i * row + (size_t)j * DTI_L + part;
-                dti_store(to + out, relu ? dti_vmax(most, low) : most);
-                dti_store_places(argmax + out, dti_if_greater(down, up, down_at, up_at));
+                dti_tile_pool(window, relu, to + out, argmax + out);
             }
 }
 
@@ -9413,13 +9422,13 @@ static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *fo
 
 static int dti_wino_chunk(int tiles) { return dti_parts_of(tiles, DTI_WINO_CHUNK).size; }
 
-/* Floats of scratch for any pass over any number of groups. */
-DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form *form)
+/* The maps of group k alone */
+static dti_wino_maps dti_wino_group(const dti_wino_maps *maps, int k)
 {
-    const size_t n = (size_t)form->n;
-    const dti_wino_room r = dti_wino_room_of(g, form, DTI_WINO_CHUNK);
-    return 2 * n * n * r.v + n * (r.m + r.z + r.turned + r.du + (size_t)form->K * r.r) +
-           (size_t)g->O * DTI_L + 25 * 16;
+    dti_wino_maps one = *maps;
+    one.at += (size_t)k * maps->group;
+    if (one.argmax) one.argmax += (size_t)k * maps->argmax_group;
+    return one;
 }
 
 /* ---- Forward: y = conv(x) + b for `groups` lane groups, pooled and rectified if y has an argmax.
@@ -9429,7 +9438,11 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
                                 bool relu, const dti_wino_maps *y, float *scratch)
 {
     const int n = form->n, all = groups * dti_wino_tiles(g, form), chunk = dti_wino_chunk(all);
-    for (int t0 = 0; t0 < all; t0 += chunk) {
+    for (int k = 0; form->line_forward && k < groups; ++k) {
+        const dti_wino_maps from = dti_wino_group(x, k), to = dti_wino_group(y, k);
+        form->line_forward(g, form, &from, packed, b, relu, &to, scratch);
+    }
+    for (int t0 = 0; !form->line_forward && t0 < all; t0 += chunk) {
         const int tiles = all - t0 < chunk ? all - t0 : chunk;
         const dti_wino_room r = dti_wino_room_of(g, form, tiles);
         float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
@@ -9464,8 +9477,8 @@ static void dti_wino_fold(float *sums, const float *acc, int rows)
         DTI_UNROLL for (int k = 0; k < 2; ++k)
             a[k] = _mm512_add_ps(_mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0x44),
                                  _mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0xEE));
-        _mm512_store_ps(sums + r, _mm512_add_ps(_mm512_shuffle_ps(a[0], a[1], 0x88),
-                                                _mm512_shuffle_ps(a[0], a[1], 0xDD)));
+        _mm512_storeu_ps(sums + r, _mm512_add_ps(_mm512_shuffle_ps(a[0], a[1], 0x88),
+                                                 _mm512_shuffle_ps(a[0], a[1], 0xDD)));
     }
 #endif
     if (r < rows) dti_fold(sums + r, acc + (size_t)r * DTI_L, rows - r);
@@ -9545,6 +9558,13 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
                                  float *scratch)
 {
+    if (form->line_backward) {
+        for (int k = 0; k < groups; ++k) {
+            const dti_wino_maps d = dti_wino_group(dy, k), to = dx ? dti_wino_group(dx, k) : *dy;
+            form->line_backward(g, form, x, &d, packed, dx ? &to : NULL, dw, db, scratch);
+        }
+        return;
+    }
     const int n = form->n, all = groups * dti_wino_tiles(g, form), chunk = dti_wino_chunk(all);
     const dti_wino_room most = dti_wino_room_of(g, form, chunk);
     float *v = scratch, *dv = v + (size_t)(n * n) * most.v, *m = dv + (size_t)(n * n) * most.v,
@@ -9589,6 +9609,376 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
     if (db) dti_fold(db, sums, g->O);
 }
 
+/* ---- Lines: the same along the columns only. Between few channels the transforms of a square cost more than its
+   products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the definition:
+
+       x row r   n numbers  --> V[r] = B' x   n points         M[i] = sum over c, u of U[u] * V[i + u - pad]
+       w row u   K numbers  --> U[u] = G w    n points         y row i = A' M[i]
+
+   With m = 4, K = 5 four outputs take 40 products and 16 multiply-adds for A' M; the definition takes 100.
+   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left out.
+   A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A row of
+   points that is loaded serves two rows and two channels; a number of U that is repeated serves two rows.
+
+   Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over tiles,
+   then rows, whose sixteen lanes are then folded. */
+enum { DTI_LINE_POINTS = DTI_REGISTERS == 32 ? 4 : 2, DTI_LINE_W_POINTS = DTI_REGISTERS == 32 ? 2 : 1 };
+
+/* V of all rows of x for the tile whose first number is column `first`; zero where that is outside */
+DTI_INLINE void dti_line_x(const int n, const dti_wino_maps *x, int first, float *v)
+{
+    const int low = first < 0 ? -first : 0, high = dti_least(n, x->columns - first);
+    for (int r = 0; r < x->channels * x->rows; ++r, v += (size_t)n * DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            const float *row = x->at + ((ptrdiff_t)r * x->columns + first) * DT_LANES + (ptrdiff_t)part;
+            dti_v a[8], b[8];
+            DTI_UNROLL for (int j = 0; j < n; ++j) {
+                a[j] = dti_splat(0.0f);
+                if (j >= low && j < high) a[j] = dti_load(row + j * DT_LANES);
+            }
+            dti_wino_interpolate(n, b, a);
+            DTI_UNROLL for (int j = 0; j < n; ++j) dti_store(v + (size_t)j * DTI_L + part, b[j]);
+        }
+}
+
+/* dM = A dy of channel o, `rows` rows; where dy is pooled, zeros where no maximum was */
+DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, int o, int rows, int first, float *dm)
+{
+    const bool pooled = dy->argmax != NULL;
+    for (int i = 0; i < rows; ++i, dm += (size_t)n * DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
+            const size_t at = ((size_t)(o * dy->rows + row) * (size_t)dy->columns + (size_t)column) * DTI_L + part;
+            const int there = row < dy->rows ? dy->columns - column : 0;
+            dti_v a[8], b[8];
+            DTI_UNROLL for (int j = 0; j < m; ++j) {
+                a[j] = dti_splat(0.0f);
+                if (!pooled && j < there) a[j] = dti_load(dy->at + at + (size_t)j * DTI_L);
+            }
+            if (pooled)
+                DTI_UNROLL for (int j = 0; j < m / 2; ++j)
+                    if (j < there) {
+                        const dti_v d = dti_load(dy->at + at + (size_t)j * DTI_L);
+                        const dti_places place = dti_load_places(dy->argmax + at + (size_t)j * DTI_L);
+                        a[2 * j] = dti_if_place(place, i % 2 * 2, d);
+                        a[2 * j + 1] = dti_if_place(place, i % 2 * 2 + 1, d);
+                    }
+            dti_wino_evaluate(n, m, b, a);
+            DTI_UNROLL for (int j = 0; j < n; ++j) dti_store(dm + (size_t)j * DTI_L + part, b[j]);
+        }
+}
+
+/* Rows i and i+1 of y from M, pooled and rectified if so wished */
+DTI_INLINE void dti_line_y(const int n, const int m, const float *sums, bool relu, const dti_wino_maps *y, int o, int i, int first)
+{
+    const bool pooled = y->argmax != NULL;
+    const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
+    const size_t at = ((size_t)(o * y->rows + row) * (size_t)y->columns + (size_t)column) * DTI_L;
+    const int across = y->columns - column, down = y->rows - row;
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v a[8], b[2][8];
+        DTI_UNROLL for (int r = 0; r < 2; ++r) {
+            DTI_UNROLL for (int j = 0; j < n; ++j) a[j] = dti_load(sums + (size_t)(r * n + j) * DTI_L + part);
+            dti_wino_evaluate_back(n, m, b[r], a);
+        }
+        if (pooled)
+            DTI_UNROLL for (int j = 0; j < m / 2; ++j) {
+                const dti_v window[4] = { b[0][2 * j], b[0][2 * j + 1], b[1][2 * j], b[1][2 * j + 1] };
+                const size_t to = at + (size_t)j * DTI_L + part;
+                if (j < across && down > 0)
+                    dti_tile_pool(window, relu, y->at + to, y->argmax + to);
+            }
+        else
+            DTI_UNROLL for (int r = 0; r < 2; ++r)
+                DTI_UNROLL for (int j = 0; j < m; ++j)
+                    if (j < across && r < down)
+                        dti_store(y->at + at + (size_t)(r * y->columns + j) * DTI_L + part, b[r][j]);
+    }
+}
+
+/* Rows r and r+1 of dx += B dV */
+DTI_INLINE void dti_line_dx(const int n, const float *sums, const dti_wino_maps *dx, int c, int r, int first)
+{
+    for (int i = 0; i < 2 && r + i < dx->rows; ++i, sums += (size_t)n * DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            float *row = dx->at + ((ptrdiff_t)(c * dx->rows + r + i) * dx->columns + first) * DT_LANES +
+                         (ptrdiff_t)part;
+            dti_v a[8], b[8];
+            DTI_UNROLL for (int j = 0; j < n; ++j) a[j] = dti_load(sums + (size_t)j * DTI_L + part);
+            dti_wino_interpolate_back(n, b, a);
+            DTI_UNROLL for (int j = 0; j < n; ++j)
+                if (first + j >= 0 && first + j < dx->columns)
+                    dti_store(row + j * DT_LANES, dti_load(row + j * DT_LANES) + b[j]);
+        }
+}
+
+/* M of OUTS channels and two rows, PT points: sum over c, q of U[o][c][q] * V[c][top + row + q]. WHOLE: all of
+   those rows are there. */
+DTI_INLINE void dti_line_product(const int n, const int K, const int OUTS, const bool WHOLE, int channels, int rows,
+                                 int top, const float *v, const float *u, size_t u_out, const float *start, float *sums)
+{
+    const int PT = DTI_LINE_POINTS;
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v acc[2][2][4];
+        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+            DTI_UNROLL for (int p = 0; p < PT; ++p)
+                acc[o][0][p] = acc[o][1][p] = dti_splat(p == 1 && start ? start[o] : 0.0f);
+        for (int c = 0; c < channels; ++c) {
+            const float *row = v + (ptrdiff_t)(c * rows + top) * n * DT_LANES + (ptrdiff_t)part;
+            const float *uc = u + (size_t)(c * K * n);
+            DTI_UNROLL for (int q = 0; q <= K; ++q) { /* tap q of the first row, q - 1 of the second */
+                if (!WHOLE && (top + q < 0 || top + q >= rows)) continue;
+                DTI_UNROLL for (int p = 0; p < PT; ++p) {
+                    const dti_v x = dti_load(row + (q * n + p) * DT_LANES);
+                    DTI_UNROLL for (int o = 0; o < OUTS; ++o) {
+                        const float *uo = uc + (size_t)o * u_out;
+                        if (q < K) acc[o][0][p] = dti_fma(dti_splat(uo[q * n + p]), x, acc[o][0][p]);
+                        if (q > 0) acc[o][1][p] = dti_fma(dti_splat(uo[(q - 1) * n + p]), x, acc[o][1][p]);
+                    }
+                }
+            }
+        }
+        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+            DTI_UNROLL for (int r = 0; r < 2; ++r)
+                DTI_UNROLL for (int p = 0; p < PT; ++p)
+                    dti_store(sums + (size_t)((o * 2 + r) * n + p) * DTI_L + part, acc[o][r][p]);
+    }
+}
+
+/* M of two rows for all `outs` channels */
+DTI_INLINE void dti_line_products(const int n, const int K, int outs, int channels, int rows, int top,
+                                  const float *v, const float *u, const float *bias, float *sums)
+{
+    const size_t u_out = (size_t)(channels * K * n);
+    const bool whole = top >= 0 && top + K < rows;
+    for (int p = 0; p < n; p += DTI_LINE_POINTS)
+        for (int o = 0; o < outs; o += 2) {
+            const float *in = v + (size_t)p * DTI_L, *by = u + (size_t)o * u_out + p;
+            const float *start = p == 0 && bias ? bias + o : NULL;
+            float *to = sums + (size_t)(o * 2 * n + p) * DTI_L;
+            if (o + 1 == outs) dti_line_product(n, K, 1, false, channels, rows, top, in, by, u_out, start, to);
+            else if (whole) dti_line_product(n, K, 2, true, channels, rows, top, in, by, u_out, start, to);
+            else dti_line_product(n, K, 2, false, channels, rows, top, in, by, u_out, start, to);
+        }
+}
+
+/* dU[o][u] of OUTS channels o, one c, a few points: += sum over i of dM[o][i] * V[i + u - pad], of `tiles` tiles.
+   sums: [point][o][u][16], the points `sums_point`, the o `sums_out` floats apart. */
+DTI_INLINE void dti_line_weights(const int n, const int K, const int OUTS, const dti_conv *g, int tiles,
+                                 const float *v, size_t v_tile, const float *dm, size_t dm_tile, float *sums,
+                                 size_t sums_point, size_t sums_out, bool resume)
+{
+    const int PT = DTI_LINE_W_POINTS;
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v acc[2][2][5];
+        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+            DTI_UNROLL for (int p = 0; p < PT; ++p)
+                DTI_UNROLL for (int u = 0; u < K; ++u) {
+                    acc[o][p][u] = dti_splat(0.0f);
+                    if (resume)
+                        acc[o][p][u] = dti_load(sums + (size_t)p * sums_point + (size_t)o * sums_out +
+                                                (size_t)u * DTI_L + part);
+                }
+        for (int t = 0; t < tiles; ++t)
+            for (int i = 0; i < g->P; ++i) {
+                const ptrdiff_t line = (ptrdiff_t)n * DT_LANES;
+                const float *d = dm + (size_t)t * dm_tile + i * line + part, *x = v + (size_t)t * v_tile + part;
+                const int top = i - g->pad;
+                const bool whole = top >= 0 && top + K <= g->H;
+                dti_v ds[2][2];
+                DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+                    DTI_UNROLL for (int p = 0; p < PT; ++p)
+                        ds[o][p] = dti_load(d + o * g->P * line + p * DT_LANES);
+                DTI_UNROLL for (int u = 0; u < K; ++u) {
+                    if (!whole && (top + u < 0 || top + u >= g->H)) continue;
+                    DTI_UNROLL for (int p = 0; p < PT; ++p) {
+                        const dti_v xs = dti_load(x + (top + u) * line + p * DT_LANES);
+                        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+                            acc[o][p][u] = dti_fma(ds[o][p], xs, acc[o][p][u]);
+                    }
+                }
+            }
+        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+            DTI_UNROLL for (int p = 0; p < PT; ++p)
+                DTI_UNROLL for (int u = 0; u < K; ++u)
+                    dti_store(sums + (size_t)p * sums_point + (size_t)o * sums_out + (size_t)u * DTI_L + part,
+                              acc[o][p][u]);
+    }
+}
+
+/* Tiles that are done together: of two channels, dM then stays in L1 until dU has been made of it. */
+static int dti_line_chunk(const dti_conv *g, const dti_wino_form *form)
+{
+    const int tile = 2 * g->P * form->n * (int)DTI_L * (int)sizeof(float), fit = dti_machine.l1_bytes / tile;
+    return dti_least(fit < 1 ? 1 : fit, (g->Q + form->m - 1) / form->m);
+}
+
+/* Where the parts of scratch begin. Rows: those of the kernels, O*C*K. */
+typedef struct dti_line_room {
+    int rows, vectors;                  /* and these, sixteen a vector */
+    size_t sums_point, du_point;        /* floats of a point's sums in lanes, and folded */
+    size_t dm, m, sums, du, r, bias, end;
+} dti_line_room;
+
+static dti_line_room dti_line_room_of(const dti_conv *g, const dti_wino_form *form)
+{
+    const size_t n = (size_t)form->n, K = (size_t)form->K, chunk = (size_t)dti_line_chunk(g, form);
+    const size_t most = (size_t)(g->C > g->O ? g->C : g->O) + 1;
+    dti_line_room r = { .rows = g->O * g->C * g->K };
+    r.vectors = (r.rows + 15) / 16;
+    r.sums_point = dti_wino_lines(1, r.rows);
+    r.du_point = dti_wino_lines(1, r.vectors);
+    r.dm = chunk * (size_t)(g->C * g->H) * n * DTI_L;
+    r.m = r.dm + chunk * (size_t)(g->O * g->P) * n * DTI_L;
+    r.sums = r.m + most * 2 * n * DTI_L;
+    r.du = r.sums + n * r.sums_point;
+    r.r = r.du + n * r.du_point;
+    r.bias = r.r + K * r.du_point;
+    r.end = r.bias + (size_t)g->O * DTI_L;
+    return r;
+}
+
+/* Weights: U[o][c][u][point], and behind it [c][o][u turned round][point] for dV. */
+DTI_INLINE void dti_line_pack(const int n, const int K, const dti_conv *g, const float *w, float *packed)
+{
+    const int rows = g->O * g->C * K;
+    float *back = packed + dti_whole_lines((size_t)(rows * n));
+    for (int first = 0; first < rows; first += DT_LANES) {
+        const int lanes = dti_least(rows - first, DT_LANES);
+        _Alignas(64) float from[5][DT_LANES] = { { 0 } }, to[8][DT_LANES];
+        for (int l = 0; l < lanes; ++l)
+            for (int j = 0; j < K; ++j) from[j][l] = w[(first + l) * K + j];
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            dti_v a[5], b[8];
+            DTI_UNROLL for (int j = 0; j < K; ++j) a[j] = dti_load(from[j] + part);
+            dti_wino_evaluate(n, K, b, a);
+            DTI_UNROLL for (int j = 0; j < n; ++j) dti_store(to[j] + part, b[j] * dti_wino_scale(n, j));
+        }
+        for (int l = 0; l < lanes; ++l) {
+            const int u = (first + l) % K, c = (first + l) / K % g->C, o = (first + l) / K / g->C;
+            for (int j = 0; j < n; ++j)
+                packed[(first + l) * n + j] = back[((c * g->O + o) * K + K - 1 - u) * n + j] = to[j][l];
+        }
+    }
+}
+
+DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dti_conv *g, const dti_wino_form *form,
+                                 const dti_wino_maps *x, const float *packed, const float *b, bool relu,
+                                 const dti_wino_maps *y, float *scratch)
+{
+    float *v = scratch, *sums = scratch + dti_line_room_of(g, form).m;
+    for (int first = 0; first < g->Q; first += m) {     /* V of a column of tiles, in L1 where channels are few */
+        dti_line_x(n, x, first - g->pad, v);
+        for (int i = 0; i < g->P; i += 2) {             /* M of two rows, in L1 */
+            dti_line_products(n, K, g->O, g->C, g->H, i - g->pad, v, packed, b, sums);
+            for (int o = 0; o < g->O; ++o)
+                dti_line_y(n, m, sums + (size_t)(o * 2 * n) * DTI_L, relu, y, o, i, first);
+        }
+    }
+}
+
+/* Of one group: dx unless NULL, dw and db unless NULL; all are overwritten. */
+DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const dti_conv *g, const dti_wino_form *form,
+                                  const dti_wino_maps *x, const dti_wino_maps *dy, const float *packed,
+                                  const dti_wino_maps *dx, float *dw, float *db, float *scratch)
+{
+    const dti_line_room r = dti_line_room_of(g, form);
+    const int tiles = (g->Q + m - 1) / m, chunk = dti_line_chunk(g, form), outs = dx ? g->O : 2;
+    const size_t line = (size_t)n * DTI_L, v_tile = (size_t)(g->C * g->H) * line, dm_row = (size_t)g->P * line;
+    const size_t dm_tile = (size_t)outs * dm_row, kernels = (size_t)(g->C * K) * DTI_L;
+    float *v = scratch, *dm = scratch + r.dm, *sums = scratch + r.sums, *bias = scratch + r.bias;
+    if (dx) memset(dx->at, 0, (size_t)(g->C * g->H) * (size_t)g->W * DTI_L * sizeof(float));
+    for (int t0 = 0; t0 < tiles; t0 += chunk) {
+        const int now = dti_least(chunk, tiles - t0);
+        for (int t = 0; dw && t < now; ++t) dti_line_x(n, x, (t0 + t) * m - g->pad, v + (size_t)t * v_tile);
+        for (int o = 0; o < g->O; o += 2) {             /* dM of two channels, in L1 */
+            const int two = dti_least(2, g->O - o);
+            float *d = dm + (dx ? (size_t)o * dm_row : 0), *s = sums + (size_t)o * kernels;
+            for (int k = 0; k < two; ++k)
+                for (int t = 0; t < now; ++t) {
+                    float *to = d + (size_t)t * dm_tile + (size_t)k * dm_row;
+                    dti_line_dy(n, m, dy, o + k, g->P, (t0 + t) * m, to);
+                    for (size_t part = 0; db && part < 16; part += DTI_W) { /* point 1: the sum of m of dy */
+                        float *sum = bias + (size_t)(o + k) * DTI_L + part;
+                        dti_v all = dti_splat(0.0f);
+                        if (t0 + t > 0) all = dti_load(sum);
+                        for (int i = 0; i < g->P; ++i) all += dti_load(to + (size_t)i * line + DTI_L + part);
+                        dti_store(sum, all);
+                    }
+                }
+            for (int p = 0; dw && p < n; p += DTI_LINE_W_POINTS)
+                for (int c = 0; c < g->C; ++c) {
+                    const float *vc = v + (size_t)(c * g->H) * line + (size_t)p * DTI_L, *dp = d + (size_t)p * DTI_L;
+                    float *sp = s + (size_t)p * r.sums_point + (size_t)(c * K) * DTI_L;
+                    if (two == 2) dti_line_weights(n, K, 2, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels, t0 > 0);
+                    else dti_line_weights(n, K, 1, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels, t0 > 0);
+                }
+            for (int p = 0; dw && t0 + now == tiles && p < n; ++p)
+                dti_wino_fold(scratch + r.du + (size_t)p * r.du_point + (size_t)(o * g->C * K), s + (size_t)p * r.sums_point,
+                              two * g->C * K);
+        }
+        for (int t = 0; dx && t < now; ++t)
+            for (int i = 0; i < g->H; i += 2) {
+                dti_line_products(n, K, g->C, g->O, g->P, i + g->pad - K + 1, dm + (size_t)t * dm_tile,
+                                  packed + dti_whole_lines((size_t)(r.rows * n)), NULL, scratch + r.m);
+                for (int c = 0; c < g->C; ++c)
+                    dti_line_dx(n, scratch + r.m + (size_t)(c * 2) * line, dx, c, i, (t0 + t) * m - g->pad);
+            }
+    }
+    if (db) dti_fold(db, bias, g->O);
+    if (!dw) return;
+    dti_wino_w_back(n, K, r.vectors, scratch + r.du, r.du_point, scratch + r.r, r.du_point, false);
+    dti_turn(dw, K, scratch + r.r, (ptrdiff_t)r.du_point, K, r.rows);
+}
+
+/* F(4, 5) in lines. */
+DTI_NOINLINE void dti_line_pack_45(const dti_conv *g, const float *w, float *packed)
+{
+    dti_line_pack(8, 5, g, w, packed);
+}
+
+DTI_NOINLINE void dti_line_forward_45(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
+                                      const float *packed, const float *b, bool relu, const dti_wino_maps *y,
+                                      float *scratch)
+{
+    dti_line_forward(8, 4, 5, g, form, x, packed, b, relu, y, scratch);
+}
+
+DTI_NOINLINE void dti_line_backward_45(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
+                                       const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx,
+                                       float *dw, float *db, float *scratch)
+{
+    dti_line_backward(8, 4, 5, g, form, x, dy, packed, dx, dw, db, scratch);
+}
+
+/* Floats of scratch for any pass over any number of groups. */
+DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form *form)
+{
+    const size_t n = (size_t)form->n;
+    if (form->line_pack) return dti_line_room_of(g, form).end;
+    const dti_wino_room r = dti_wino_room_of(g, form, DTI_WINO_CHUNK);
+    return 2 * n * n * r.v + n * (r.m + r.z + r.turned + r.du + (size_t)form->K * r.r) +
+           (size_t)g->O * DTI_L + 25 * 16;
+}
+
+#define DTI_LINE_ROW(n, m, K) \
+    { \
+        n, m, K, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, dti_line_pack_##m##K, dti_line_forward_##m##K, \
+            dti_line_backward_##m##K \
+    }
+static const dti_wino_form dti_line_45 = DTI_LINE_ROW(8, 4, 5);
+static const dti_wino_form dti_wino_forms[] = { DTI_WINO_ROW(4, 2, 3), DTI_WINO_ROW(6, 4, 3),
+                                                DTI_WINO_ROW(8, 6, 3), DTI_WINO_ROW(6, 2, 5),
+                                                DTI_WINO_ROW(8, 4, 5) };
+
+/* F(m, K) in squares, or NULL if there is none. */
+DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
+{
+    for (size_t k = 0; k < sizeof dti_wino_forms / sizeof *dti_wino_forms; ++k)
+        if (dti_wino_forms[k].m == m && dti_wino_forms[k].K == K) return &dti_wino_forms[k];
+    return NULL;
+}
+
 /* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [E1.2]. It knows the shape
    alone, never the machine, the rank or the batch, so that the bits are the same everywhere. Measured with
    512-bit vectors, one core, percent of the peak in the definition's multiply-adds, Winograd : direct
@@ -9603,15 +9993,21 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
     640->640 k3  7x7     177 : 80      175 : 78          97 : 76
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
-   grow with C + O, the products that they save with C*O: 8->8 k3 12x12 gets 76 % forward and 66 % backward,
-   4->4 k5 90 and 77, both no more than the direct kernels. F(6,3) saves a fifth of F(4,3)'s products where 6
-   divides the map, at twice its error; F(2,3) and F(2,5) save about half as much: they are here to be
-   compared (chapter 4 draws all of them, speed against error). */
+   grow with C + O, the products that they save with C*O: 8->8 k3 12x12 gets 76 % forward and 66 % backward, no
+   more than the direct kernels. Where channels are fewer still, 5x5 kernels go in lines, on another processor with
+   512-bit vectors (pooled, direct in brackets, percent of its peak):
+
+      1->10  k5 28x28       113 (83) forward, 82 (69) backward, which are the weights alone
+      1->6   k5 28x28 p2    117 (60) forward, 80 (51) backward
+      6->16  k5 14x14       145 (94) forward, 107 (65) both backward passes; in squares 98 and 97
+
+   F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map, at twice its error; F(2,3) and F(2,5) save
+   about half as much: they are here to be compared (chapter 4 draws all of them, speed against error). */
 DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
 {
     if (g->S != 1 || (g->K != 3 && g->K != 5) || g->P < 3 || g->Q < 3) return NULL;
-    if ((double)g->C * g->O < (g->K == 3 ? 8.0 : 4.0) * (g->C + g->O)) return NULL;
-    return dti_wino_find(4, g->K);
+    if ((double)g->C * g->O >= (g->K == 3 ? 8.0 : 5.0) * (g->C + g->O)) return dti_wino_find(4, g->K);
+    return g->K == 5 ? &dti_line_45 : NULL;
 }
 
 /* Does a pass over one lane group leave the products with too few tiles for each weight? Then the

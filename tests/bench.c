@@ -155,7 +155,8 @@ static void add_conv(int C, int size, int O, int K, int S, int pad, bool pooled)
     for (int p = FORWARD; p <= BACKWARD_WEIGHTS; ++p)
         if (p != BACKWARD_DATA || C > 1) add_kernel(CONV, (pass_kind)p, &c, shape);
     if (dti_wino_rule(&c))
-        for (int p = FORWARD; p <= BACKWARD; ++p) add_kernel(WINOGRAD, (pass_kind)p, &c, shape);
+        for (int p = FORWARD; p <= BACKWARD; ++p)
+            if (C > 1 || p == FORWARD || p == BACKWARD_WEIGHTS) add_kernel(WINOGRAD, (pass_kind)p, &c, shape);
     if (!pooled) return;
     add_kernel(CONV_POOL, FORWARD, &c, shape);
     add_kernel(CONV_POOL, C > 1 ? BACKWARD : BACKWARD_WEIGHTS, &c, shape);

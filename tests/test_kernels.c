@@ -440,7 +440,7 @@ static wino_maps wino_maps_of(const dti_conv *c, int groups, bool pooled, float 
                     { 0 },
                     { 0 } };
     m.places = dti_alloc(g * (out + L));
-    for (size_t i = 0; pooled && i < g * (out + L); ++i) m.places[i] = (uint8_t)whole(0, 3);
+    for (size_t i = 0; pooled && i < g * (out + L); ++i) m.places[i] = (uint8_t)whole(0, 4);
     m.of_x = (dti_wino_maps){ m.x, NULL, in + L, 0, c->C, c->H, c->W };
     m.of_dx = (dti_wino_maps){ m.dx, NULL, in + L, 0, c->C, c->H, c->W };
     m.of_y =
@@ -563,11 +563,15 @@ static dti_conv wino_shape(
     return conv_of(C, whole(low, low + most_side), whole(low, low + most_side), O, K, 1, p);
 }
 
+/* All forms there are: those of squares, and the one of lines. */
+enum { WINO_FORMS = sizeof dti_wino_forms / sizeof *dti_wino_forms + 1 };
+static const dti_wino_form *wino_form(size_t k) { return k + 1 < WINO_FORMS ? &dti_wino_forms[k] : &dti_line_45; }
+
 static void winograd(void **state) {
     (void)state;
-    for (size_t k = 0; k < sizeof dti_wino_forms / sizeof *dti_wino_forms; ++k) {
-        const dti_wino_form *f = &dti_wino_forms[k];
-        assert_true(dti_wino_find(f->m, f->K) == f && f->n == f->m + f->K - 1);
+    for (size_t k = 0; k < WINO_FORMS; ++k) {
+        const dti_wino_form *f = wino_form(k);
+        assert_true((k == WINO_FORMS - 1 || dti_wino_find(f->m, f->K) == f) && f->n == f->m + f->K - 1);
         for (int i = 0; i < 12; ++i)
             one_winograd(wino_shape(whole(1, 20), whole(1, 20), f->K, 11), f, whole(1, 3),
                          i % 2 ? small_whole : fraction);
@@ -584,6 +588,8 @@ static void winograd(void **state) {
                  fraction); /* several passes over the channels */
     one_winograd(conv_of(7, 5, 5, 300, 3, 1, 1), dti_wino_find(4, 3), 1, fraction);
     one_winograd(conv_of(10, 12, 12, 20, 5, 1, 0), dti_wino_find(4, 5), 1, fraction);
+    one_winograd(conv_of(1, 28, 28, 10, 5, 1, 0), &dti_line_45, 2, fraction); /* lines in chunks of one tile, and of several */
+    one_winograd(conv_of(6, 14, 14, 16, 5, 1, 0), &dti_line_45, 1, fraction);
     assert_null(dti_wino_find(4, 7));
     for (int m = 1; m < 9; ++m)
         for (int K = 3; K <= 5; ++K)
@@ -595,9 +601,9 @@ static void winograd(void **state) {
 /* Pooled: against pooling and unpooling what the passes without it give, the same bits. */
 static void winograd_pooled(void **state) {
     (void)state;
-    for (size_t k = 0; k < sizeof dti_wino_forms / sizeof *dti_wino_forms; ++k)
+    for (size_t k = 0; k < WINO_FORMS; ++k)
         for (int trial = 0; trial < 12; ++trial) {
-            const dti_wino_form *f = &dti_wino_forms[k];
+            const dti_wino_form *f = wino_form(k);
             const dti_conv c = wino_shape(whole(1, 7), whole(1, 18), f->K, 9);
             const int groups = 2;
             const sizes n = sizes_of(&c);
@@ -622,6 +628,7 @@ static void winograd_pooled(void **state) {
                         for (size_t q = 0; q < (size_t)(c.Q / 2); ++q)
                             for (size_t l = 0; l < L; ++l, ++i) {
                                 const size_t u = dy.argmax[i] / 2, v = dy.argmax[i] % 2;
+                                if (dy.argmax[i] == 4) continue; /* ReLU let nothing through */
                                 full.at[((o * (size_t)c.P + 2 * r + u) * (size_t)c.Q + 2 * q + v) *
                                             L +
                                         l] = dy.at[i];
@@ -641,7 +648,7 @@ static void winograd_pooled(void **state) {
                     dti_maxpool_forward(c.O, c.P, c.Q, 2, 2, plain.y + g * plain.of_y.group, want,
                                         places);
                     for (size_t i = 0; relu && i < out; ++i)
-                        want[i] = want[i] > 0.0f ? want[i] : 0.0f;
+                        if (!(want[i] > 0.0f)) want[i] = 0.0f, places[i] = 4; /* nothing goes back */
                     for (size_t i = 0; i < out;
                          ++i) /* == and not bits: a zero may have either sign */
                         if (m.y[g * m.of_y.group + i] < want[i] ||

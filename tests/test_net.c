@@ -139,7 +139,7 @@ static float *reference(const char *name, size_t *count) { /* NULL if there is n
 }
 
 /* Relative to the largest of the record, element by element. */
-static void compare(const char *name, const float *got, size_t stride, size_t n) {
+static void compare_within(double limit, const char *name, const float *got, size_t stride, size_t n) {
     size_t count;
     float *want = reference(name, &count), largest = 0.0f;
     if (!want || count != n) fail_msg("%s: %zu numbers, the reference has %zu", name, n, want ? count : 0);
@@ -150,12 +150,14 @@ static void compare(const char *name, const float *got, size_t stride, size_t n)
         worst = d > worst || isnan(d) ? d : worst;
         square += d * d;
         norm += (double)want[i] * (double)want[i];
-        if (!(d <= 3e-6 * (double)largest)) fail_msg("%s [%zu]: %.9g, PyTorch %.9g (largest %g)", name, i, (double)got[i * stride], (double)want[i], (double)largest);
+        if (!(d <= limit * (double)largest)) fail_msg("%s [%zu]: %.9g, PyTorch %.9g (largest %g)", name, i, (double)got[i * stride], (double)want[i], (double)largest);
     }
-    if (!(sqrt(square / norm) <= 3e-6)) fail_msg("%s: relative distance %g", name, sqrt(square / norm));
+    if (!(sqrt(square / norm) <= limit)) fail_msg("%s: relative distance %g", name, sqrt(square / norm));
     if (getenv("TEST_VERBOSE")) printf("%-16s worst %.2g of the largest, distance %.2g\n", name, worst / (double)largest, sqrt(square / norm));
     free(want);
 }
+
+static void compare(const char *name, const float *got, size_t stride, size_t n) { compare_within(3e-6, name, got, stride, n); }
 
 static void compare_gradients(dt_net *net, const char *name) {
     char record[32];
@@ -218,7 +220,8 @@ static void ten_steps(const char *name, const dt_sgd_desc *sgd, const dt_adam_de
     snprintf(record, sizeof record, "%s losses", name);
     compare(record, losses, 1, 10);
     snprintf(record, sizeof record, "%s values", name);
-    compare(record, dt_net_values(net), 7, (dt_net_count(net) + 6) / 7);
+    /* Adam steps by g / sqrt(v): as far for a small gradient, with the rounding of its larger neighbours in it, as for a large one */
+    compare_within(sgd ? 3e-6 : 2e-5, record, dt_net_values(net), 7, (dt_net_count(net) + 6) / 7);
     dt_optimizer_free(opt);
     dt_net_free(net);
 }
@@ -660,13 +663,13 @@ static void score_counts_each_sample(void **state) {
 /* ---- Exactness: a global batch gives the same bits however it is dealt out, and on every machine that fuses multiply and add.
    A change of these numbers is a change of what users' runs give: it wants a reason. */
 #define STRIDED         0xa561171d893d0f15u
-#define SQUARE_WINOGRAD 0xb4eb83cb88115ecfu
+#define SQUARE_WINOGRAD 0x04832e86a045ce8bu
 #define SQUARE_DIRECT   0x03b4d4fe98fc3220u
 
 typedef struct shared { dt_dataset data; uint64_t hash; uint32_t batch; int ranks; bool failed, square, direct; } shared;
 
-/* Convolutions of stride 1: by Winograd's algorithm where they may, each way that a net drives it: pooled, plain, and (conv4, whose map
-   is a single tile) over all lane groups at once. */
+/* Convolutions of stride 1: by Winograd's algorithm where they may, each way that a net drives it: in lines (conv1, conv2), in squares,
+   and (conv4, whose map is a single tile) over all lane groups at once. */
 static dt_net *square_net(void) {
     dt_net *net = dt_net_new(1, 28, 28);
     dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 6, .kernel = 5, .padding = 2 });
@@ -701,7 +704,7 @@ static dt_err train_some(dt_comm *comm, void *arg) {
     int wino = 0; /* is it what is to be tested? */
     for (int i = 0; i < net->ops; ++i)
         if (net->op[i].layer->class == &dti_conv2d_class) wino += ((const dti_conv2d *)net->op[i].layer->own)->form != NULL;
-    if (s->square && wino != (s->direct ? 0 : 3)) return dt_fail(DT_EARG, "%d layers go by Winograd", wino);
+    if (s->square && wino != (s->direct ? 0 : 4)) return dt_fail(DT_EARG, "%d layers go by Winograd", wino);
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.1f, .momentum = 0.9f });
     if (!opt) return DT_EARG;
     DT_TRY(dt_batches_init(&it, &s->data, &(dt_batches_desc){ .global_batch = s->batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm), .seed = 8, .shuffle = true }));
