@@ -12286,24 +12286,40 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { DTI_NEED(c, "comm", DT_EARG); 
 
 /* ==== [E5] Doctor, profile, trace ==========================================
 
-   What a program can say of itself: how its job was started, where its time went, and what it runs on. */
+   What a program can say of itself: how its job was started [E5.1], where its time went [E5.2], and what it
+   runs on [E5.3]. Nothing here is needed to train; all of it is what one wishes to know when training is slow
+   or wrong. */
 
-/* ==== [E5.1] The MPI doctor ================================================ */
+/* ==== [E5.1] The MPI doctor ================================================
+
+   A job that was started the wrong way runs, and computes something else: five copies of a program with one
+   rank each look like five ranks, a rank with other data trains on. What can be seen is looked for once,
+   before the first step:
+
+       one rank, but a launcher's variables say more   the wrong mpiexec, or none; its name says which to type
+       a rank's hash of something is not the others'   its build, arithmetic, command line, or data
+       files in /dev/shm that no process has open      left by jobs that crashed; they fill the memory
+       more ranks than lane groups, or than cores      ranks that do nothing, or take turns
+
+   Each rank tells a row of numbers, one all-gather brings all rows to all ranks, and every rank reads them
+   alike, so that all write the same lines. Begin to read at dt_comm_doctor. It takes a millisecond, and some
+   10 more where it looks for files. */
 #ifdef DTI_DECLARE
 
 /* What a program tells the doctor. Zero or NULL: not to be looked at. */
 typedef struct dt_doctor_desc {
     const char *program;     /* "./ch12", for what to type instead */
     uint32_t    lane_groups; /* of a step, over all ranks: batch / DT_LANES, rounded up */
-    const char *settings;    /* everything said on the command line, one option a line: "--epochs 2\n--profile\n" */
+    const char *settings;    /* what the command line said, one option a line: "--epochs 2\n--profile\n" */
     const char *data_name;   /* "mnist" */
     uint64_t    data;        /* hash of the data, if data_name is set; 0: this rank does not have them */
     bool        leftovers;   /* look for what crashed jobs have left in /dev/shm; reads /proc/.../maps */
 } dt_doctor_desc;
 
-/* Looks at how the job was started, and writes one line for each finding, "error: ..." or "warning: ...", with what to do
-   instead, the same text on every rank (launched as several jobs: in the first of them). Empty if all is well. Collective.
-   DT_ECOMM if there is an error among them, and then dt_error() is its sentence. */
+/* Looks at how the job was started, and writes one line for each finding, "error: ..." or "warning: ...",
+   with what to do instead, the same text on every rank (launched as several jobs: in the first of them).
+   Empty if all is well. Collective. DT_ECOMM if there is an error among them, and then dt_error() is its
+   sentence. */
 DT_API dt_err dt_comm_doctor(dt_comm *comm, const dt_doctor_desc *desc, char *text, size_t size);
 
 #endif /* DTI_DECLARE */
@@ -12343,6 +12359,7 @@ static void dti_note(dti_notes *n, bool error, const char *format, ...) {
     dti_add_text(n->text, n->size, line), dti_add_text(n->text, n->size, "\n");
 }
 
+/* One rank alone, though a launcher has started several? */
 static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes *n) {
     int rank, jobs;
     const dti_launcher *launcher = c->size == 1 ? dti_launch(&jobs, &rank) : NULL;
@@ -12353,14 +12370,22 @@ static void dti_examine_launch(const dt_comm *c, const char *program, dti_notes 
 #elif defined(DTRAIN_WITH_MPI)
     mpi = "MPICH", instead = "mpiexec.mpich";
 #endif
-    if (strcmp(launcher->name, mpi) == 0)                                /* each says it: there may be no other */
-        dti_note(n, true, "%s runs as one rank alone, though its environment says %s=%d: left over from another job, "
-                 "or from a launcher that %s cannot reach; type %s -n %d %s, or unset %s", program,
-                 launcher->size, jobs, mpi, instead, jobs, program, launcher->size);
-    else if (rank > 0) n->error = true, dt_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
-    else if (!dti_under_mpi(c)) dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI", launcher->name, jobs, program);
-    else if (strcmp(launcher->name, "Slurm") == 0) dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s", jobs, jobs, program);
-    else dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; type %s -n %d %s", launcher->name, jobs, program, mpi, instead, jobs, program);
+    if (strcmp(launcher->name, mpi) == 0) /* each says it: there may be no other */
+        dti_note(n, true, "%s runs as one rank alone, though its environment says %s=%d: left over from "
+                 "another job, or from a launcher that %s cannot reach; type %s -n %d %s, or unset %s",
+                 program, launcher->size, jobs, mpi, instead, jobs, program, launcher->size);
+    else if (rank > 0)
+        n->error = true, dt_fail(DT_ECOMM, "this is one of %d jobs of one rank", jobs);
+    else if (!dti_under_mpi(c))
+        dti_note(n, true, "%s's launcher started %d jobs of one rank: %s was compiled without MPI; start it "
+                 "without a launcher, or compile it with mpicc.mpich and -DDTRAIN_WITH_MPI",
+                 launcher->name, jobs, program);
+    else if (strcmp(launcher->name, "Slurm") == 0)
+        dti_note(n, true, "Slurm started %d jobs of one rank; type srun --mpi=pmi2 -n %d %s",
+                 jobs, jobs, program);
+    else
+        dti_note(n, true, "the launcher of %s started %d jobs of one rank, because %s is linked with %s; "
+                 "type %s -n %d %s", launcher->name, jobs, program, mpi, instead, jobs, program);
 }
 
 /* A line of settings that `other` does not have, or NULL. */
@@ -12375,9 +12400,11 @@ static const char *dti_line_not_in(const char *settings, const char *other, int 
     return NULL;
 }
 
-/* ---- what is left of jobs that crashed: MPI libraries share memory through files, and remove them at their end ---- */
-
-static const char *const dti_left_names[] = { "mpich_shar_tmp", "ucx_shm_posix_", "vader_segment.", "sm_segment." };
+/* What is left of jobs that crashed: MPI libraries share memory through files, and remove them at their end.
+   */
+static const char *const dti_left_names[] = {
+    "mpich_shar_tmp", "ucx_shm_posix_", "vader_segment.", "sm_segment."
+};
 enum { DTI_LEFT_NAMES = sizeof dti_left_names / sizeof *dti_left_names, DTI_LEFT_MOST = 256 };
 typedef struct dti_left { char name[64]; uint64_t bytes; int kind; bool used; } dti_left;
 
@@ -12432,7 +12459,9 @@ static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
     dti_release(left);
 }
 #else
-static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) { (void)files, (void)bytes, (void)kinds; }
+static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
+    (void)files, (void)bytes, (void)kinds;
+}
 #endif
 
 /* Which columns of what the ranks have told are looked at. */
@@ -12449,15 +12478,17 @@ static void dti_examine_left(const dt_comm *c, const uint64_t *all, dti_notes *n
         }
         const int files = (int)of[DTI_FILES];
         if (files)
-            dti_note(n, false, "host %s: %d file%s of %.1f MB in /dev/shm %s left over from MPI jobs that crashed or "
-                     "were killed, and no process of yours uses them; while no MPI job runs there, type rm -f%s",
+            dti_note(n, false, "host %s: %d file%s of %.1f MB in /dev/shm %s left over from MPI jobs that "
+                     "crashed or were killed, and no process of yours uses them; while no MPI job runs "
+                     "there, type rm -f%s",
                      c->host[r], files, files == 1 ? "" : "s", 1e-6 * (double)of[DTI_BYTES],
                      files == 1 ? "is" : "are", names);
     }
 }
 
 /* Two ranks were told different things: which. All ranks hear both, and write the same line. */
-static dt_err dti_examine_settings(dt_comm *c, const char *name, const char *settings, int odd, int like, dti_notes *n) {
+static dt_err dti_examine_settings(dt_comm *c, const char *name, const char *settings, int odd, int like,
+                                   dti_notes *n) {
     enum { MOST = 2048 }; /* of a longer command line, the beginning */
     static const char *const word[] = { "without", "with" };
     char one[MOST] = "", two[MOST] = "";
@@ -12481,24 +12512,66 @@ static dt_err dti_examine_settings(dt_comm *c, const char *name, const char *set
     return DT_OK;
 }
 
-static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program, const char *name,
-                                const uint64_t *all, dti_notes *n) {
-    int odd = dti_odd_one(all + DTI_BUILD, DTI_COLUMNS, c->size), lacks = -1;
-    if (odd >= 0) dti_note(n, true, "rank %d (%s) runs another build than the others; build %s once and copy it to every host", odd, c->host[odd], program);
-    else if ((odd = dti_odd_one(all + DTI_ARITHMETIC, DTI_COLUMNS, c->size)) >= 0)
+/* The rank whose number in a column is not the others', or -1. */
+static int dti_odd_rank(const dt_comm *c, const uint64_t *all, int column) {
+    return dti_odd_one(all + column, DTI_COLUMNS, c->size);
+}
+
+static void dti_examine_build(const dt_comm *c, const uint64_t *all, const char *program, dti_notes *n) {
+    int odd = dti_odd_rank(c, all, DTI_BUILD);
+    if (odd >= 0) {
+        dti_note(n, true, "rank %d (%s) runs another build than the others; build %s once and copy it to "
+                 "every host", odd, c->host[odd], program);
+        return;
+    }
+    odd = dti_odd_rank(c, all, DTI_ARITHMETIC);
+    if (odd >= 0)
         dti_note(n, true, "rank %d (%s) computes other last digits than the others (built for a processor "
                  "with or without FMA, with other flags, or with another C library); build %s once and copy "
                  "it to every host", odd, c->host[odd], program);
-    odd = dti_odd_one(all + DTI_SETTINGS, DTI_COLUMNS, c->size);
+}
+
+static void dti_examine_data(const dt_comm *c, const uint64_t *all, const char *data, dti_notes *n) {
+    const int odd = dti_odd_rank(c, all, DTI_DATA);
+    int lacks = 0; /* the first rank without them */
+    while (lacks < c->size && all[lacks * DTI_COLUMNS + DTI_DATA]) ++lacks;
+    if (lacks < c->size)
+        dti_note(n, true, "rank %d: host %s does not have the data (%s); type `make data` there, or set "
+                 "DTRAIN_DATA to a directory that all hosts see", lacks, c->host[lacks], data);
+    else if (odd >= 0)
+        dti_note(n, true, "rank %d (%s) reads other %s data than the others; copy one directory to all "
+                 "hosts, or set DTRAIN_DATA to one that all see", odd, c->host[odd], data);
+}
+
+static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program, const char *name,
+                                const uint64_t *all, dti_notes *n) {
+    const uint64_t *said = all + DTI_SETTINGS;
+    const int odd = dti_odd_rank(c, all, DTI_SETTINGS);
     int like = 0; /* the first rank that was told something else than the odd one */
-    while (odd >= 0 && all[like * DTI_COLUMNS + DTI_SETTINGS] == all[odd * DTI_COLUMNS + DTI_SETTINGS]) ++like;
+    dti_examine_build(c, all, program, n);
+    while (odd >= 0 && said[like * DTI_COLUMNS] == said[odd * DTI_COLUMNS]) ++like;
     if (odd >= 0) DT_TRY(dti_examine_settings(c, name, d->settings ? d->settings : "", odd, like, n));
-    if (!d->data_name) return DT_OK;
-    for (int r = c->size - 1; r >= 0; --r)
-        if (!all[r * DTI_COLUMNS + DTI_DATA]) lacks = r;
-    odd = dti_odd_one(all + DTI_DATA, DTI_COLUMNS, c->size);
-    if (lacks >= 0) dti_note(n, true, "rank %d: host %s does not have the data (%s); type `make data` there, or set DTRAIN_DATA to a directory that all hosts see", lacks, c->host[lacks], d->data_name);
-    else if (odd >= 0) dti_note(n, true, "rank %d (%s) reads other %s data than the others; copy one directory to all hosts, or set DTRAIN_DATA to one that all see", odd, c->host[odd], d->data_name);
+    if (d->data_name) dti_examine_data(c, all, d->data_name, n);
+    dti_examine_left(c, all, n);
+    return DT_OK;
+}
+
+/* More ranks than there is work for, or cores; or ranks of one host without memory in common. */
+static dt_err dti_examine_place(dt_comm *c, uint32_t lane_groups, dti_notes *n) {
+    const int known = dt_cores(), groups = (int)dti_min_size(lane_groups, INT_MAX), idle = c->size - groups;
+    int64_t here = c->here, cores = known > 0 ? known : 1;
+    DT_TRY(dt_allreduce(c, &here, 1, DT_I64, DT_MAX, DT_AUTO));
+    DT_TRY(dt_allreduce(c, &cores, 1, DT_I64, DT_MIN, DT_AUTO));
+    if (groups && idle > 0)
+        dti_note(n, false, "%d ranks share %d group%s of %d images a step, so %d of them do nothing; type "
+                 "-n %d, or a larger --batch", c->size, groups, groups == 1 ? "" : "s", DT_LANES, idle,
+                 groups);
+    if (c->size > 1 && here > cores)
+        dti_note(n, false, "%lld ranks share %lld core%s, so more ranks do not make it faster; type -n %lld",
+                 (long long)here, (long long)cores, cores == 1 ? "" : "s", (long long)(cores * c->hosts));
+    if (c->size > 1 && c->hosts == 1 && !c->block)
+        dti_note(n, false, "the ranks share no memory, so sums go by messages and nobody watches for "
+                 "failures; make room in /dev/shm (in a container: docker run --shm-size=256m)");
     return DT_OK;
 }
 
@@ -12506,56 +12579,57 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
     DTI_NEED(c && d && (text || size == 0), "comm, desc and text", DT_EARG);
     dti_notes n = { text, size, false };
     const char *program = d->program ? d->program : "./program";
-    int cores = dt_cores();
-    const char *name = strrchr(program, '/') ? strrchr(program, '/') + 1 : program; /* in folders that may differ */
+    const char *name = strrchr(program, '/') ? strrchr(program, '/') + 1 : program; /* folders may differ */
     const uint64_t named = dt_hash(name, strlen(name), 0);
     const uint64_t said = d->settings ? dt_hash(d->settings, strlen(d->settings), named) : named;
     uint64_t mine[DTI_COLUMNS] = { dti_build_hash(), dti_arithmetic_hash(), said, d->data, 0, 0, 0 };
+    uint64_t *files = mine + DTI_FILES, *bytes = mine + DTI_BYTES, *kinds = mine + DTI_FILE_KINDS;
     if (size) text[0] = '\0';
-    if (d->leftovers && c->seat == 0) dti_left_look(&mine[DTI_FILES], &mine[DTI_BYTES], &mine[DTI_FILE_KINDS]);
+    if (d->leftovers && c->seat == 0) dti_left_look(files, bytes, kinds);
     dti_examine_launch(c, program, &n);
     uint64_t *all = dti_alloc((size_t)c->size * sizeof mine);
     if (!all) return DT_ENOMEM;
     dt_err error = dt_allgather(c, mine, sizeof mine, all);
     if (error == DT_OK) error = dti_examine_ranks(c, d, program, name, all, &n);
-    if (error == DT_OK) dti_examine_left(c, all, &n);
     dti_release(all);
+    if (error == DT_OK) error = dti_examine_place(c, d->lane_groups, &n);
     if (error != DT_OK) return error;
-    int64_t here = c->here;
-    DT_TRY(dt_allreduce(c, &here, 1, DT_I64, DT_MAX, DT_AUTO));
-    if (d->lane_groups && (uint32_t)c->size > d->lane_groups)
-        dti_note(&n, false, "%d ranks share %u group%s of %d images a step, so %d of them do nothing; type -n %u, or a larger --batch", c->size,
-                 (unsigned)d->lane_groups, d->lane_groups == 1 ? "" : "s", DT_LANES, c->size - (int)d->lane_groups, (unsigned)d->lane_groups);
-    int64_t most = cores > 0 ? cores : 1;
-    DT_TRY(dt_allreduce(c, &most, 1, DT_I64, DT_MIN, DT_AUTO));
-    if (c->size > 1 && here > most)
-        dti_note(&n, false, "%lld ranks share %lld core%s, so more ranks do not make it faster; type -n %lld", (long long)here, (long long)most,
-                 most == 1 ? "" : "s", (long long)(most * c->hosts));
-    if (c->size > 1 && c->hosts == 1 && !c->block)
-        dti_note(&n, false, "the ranks share no memory, so sums go by messages and nobody watches for failures; make room in /dev/shm "
-                 "(in a container: docker run --shm-size=256m)");
     return n.error ? DT_ECOMM : DT_OK;
 }
 #endif /* DTI_IMPLEMENT */
 
-/* ==== [E5.2] Where the time went =========================================== */
+/* ==== [E5.2] Where the time went ===========================================
+
+   Two answers, in numbers and in a picture. The profile splits an epoch of each rank into computing, waiting
+   and adding, which the communicator [S10] has timed all along. A trace keeps when each wait and each sum
+   began and ended, 24 bytes apiece in an array made before: a rank pays two looks at the clock for an
+   interval, and nothing where no trace was started. At the end the arrays travel to rank 0 in messages of a
+   few hundred lines, and become a file:
+
+       rank 0  |== forward ==|== backward ==|wait|sum|       one line of time for each rank, from one zero on:
+       rank 1  |== forward ====|== backward ====|sum|        the moment at which all left a barrier
+*/
 #ifdef DTI_DECLARE
 
 typedef struct dt_profile { double seconds, compute, wait, reduce; uint64_t bytes; } dt_profile;
 
-/* each[r] = rank r's `seconds` (an epoch's, say) split into waiting, adding, and the rest, which is computing; counted since
-   `since`, an earlier dt_comm_times of this rank. Collective; `each` has one place for every rank. */
+/* each[r] = rank r's `seconds` (an epoch's, say) split into waiting, adding, and the rest, which is
+   computing; counted since `since`, an earlier dt_comm_times of this rank. Collective; `each` has one place
+   for every rank. */
 DT_API dt_err dt_comm_profile(dt_comm *comm, const dt_comm_cost *since, double seconds, dt_profile *each);
 
-/* Records intervals for a picture: waits and sums by themselves, the program's own with dt_trace. Room for `capacity`
-   of them (24 bytes each) is made here, none later; what comes after that is counted and left out. Collective. */
+/* Records intervals for a picture: waits and sums by themselves, the program's own with dt_trace. Room for
+   `capacity` of them (24 bytes each) is made here, none later; what comes after that is counted and left out.
+   Collective. */
 DT_API dt_err dt_trace_start(dt_comm *comm, size_t capacity);
 
-/* Records [start, end), two times of dt_now(). `name` must stay where it is until dt_trace_write, as a literal does. */
+/* Records [start, end), two times of dt_now(). `name` must stay where it is until dt_trace_write, as a
+   literal does. */
 DT_API void dt_trace(dt_comm *comm, const char *name, double start, double end);
 
-/* Rank 0 gathers what was recorded and writes it as Chrome trace JSON, one line of time for each rank: open it with
-   ui.perfetto.dev or chrome://tracing. Collective. DT_EIO on every rank if the file cannot be written. */
+/* Rank 0 gathers what was recorded and writes it as Chrome trace JSON, one line of time for each rank: open
+   it with ui.perfetto.dev or chrome://tracing. Collective. DT_EIO on every rank if the file cannot be
+   written. */
 DT_API dt_err dt_trace_write(dt_comm *comm, const char *path);
 
 #endif /* DTI_DECLARE */
@@ -12563,15 +12637,15 @@ DT_API dt_err dt_trace_write(dt_comm *comm, const char *path);
 #ifdef DTI_IMPLEMENT
 DT_API dt_err dt_comm_profile(dt_comm *c, const dt_comm_cost *since, double seconds, dt_profile *each) {
     DTI_NEED(c && since && each, "comm, since and each", DT_EARG);
-    dt_profile mine = { .seconds = seconds, .wait = c->cost.wait - since->wait, .reduce = c->cost.reduce - since->reduce,
-                        .bytes = c->cost.bytes - since->bytes };
+    dt_profile mine = { .seconds = seconds, .bytes = c->cost.bytes - since->bytes,
+                        .wait = c->cost.wait - since->wait, .reduce = c->cost.reduce - since->reduce };
     mine.compute = seconds - mine.wait - mine.reduce;
     if (mine.compute < 0.0) mine.compute = 0.0;
     return dt_allgather(c, &mine, sizeof mine, each);
 }
 
 static void dti_trace_add(dt_comm *c, const char *name, double start, double end) {
-    if (!c->trace || !(end - start >= 1e-6 && end - start < 1e9)) return; /* also none whose end is no number */
+    if (!c->trace || !(end - start >= 1e-6 && end - start < 1e9)) return; /* nor one whose end is no number */
     if (c->traced < c->trace_most) c->trace[c->traced++] = (dti_interval){ name, start, end };
     else ++c->untraced;
 }
@@ -12590,9 +12664,10 @@ DT_API dt_err dt_trace_start(dt_comm *c, size_t capacity) {
     dti_interval *room = dti_alloc_many(dti_plus(capacity, 1), sizeof *room);
     int64_t good = room != NULL;
     dt_err error = dt_allreduce(c, &good, 1, DT_I64, DT_MIN, DT_AUTO);
-    if (error == DT_OK && !good) error = dt_fail(DT_ENOMEM, "trace: no memory for %zu intervals on some rank", capacity);
+    if (error == DT_OK && !good)
+        error = dt_fail(DT_ENOMEM, "trace: no memory for %zu intervals on some rank", capacity);
     if (error != DT_OK) return dti_release(room), error;
-    double zero = dt_now(); /* the ranks of a host read one clock; another host's zero is when it hears of rank 0's */
+    double zero = dt_now(); /* ranks of a host read one clock; another host's zero is when it hears */
     error = dt_broadcast(c, &zero, sizeof zero, 0);
     if (error != DT_OK) return dti_release(room), error;
     c->trace_zero = strcmp(c->host[c->rank], c->host[0]) == 0 ? zero : dt_now();
@@ -12620,14 +12695,24 @@ static dt_err dti_trace_gather(dt_comm *c, int rank, const dti_interval *trace, 
     for (uint64_t at = 0; at < count; at += MANY) {
         size_t n = count - at < MANY ? (size_t)(count - at) : MANY;
         for (size_t i = 0; i < n && c->rank == rank; ++i) {
-            line[i] = (dti_trace_line){ .start = trace[at + i].start - c->trace_zero, .end = trace[at + i].end - c->trace_zero };
-            dti_add_text(line[i].name, sizeof line[i].name, trace[at + i].name);
+            const dti_interval *t = &trace[at + i];
+            line[i] = (dti_trace_line){ .start = t->start - c->trace_zero, .end = t->end - c->trace_zero };
+            dti_add_text(line[i].name, sizeof line[i].name, t->name);
         }
         if (rank > 0 && c->rank == rank) DT_TRY(dt_send(c, line, n * sizeof *line, 0, 1));
         if (rank > 0 && c->rank == 0)    DT_TRY(dt_recv(c, line, n * sizeof *line, rank, 1));
         for (size_t i = 0; i < n && c->rank == 0 && file; ++i) dti_trace_print(file, &line[i], rank);
     }
     return DT_OK;
+}
+
+/* The name of a rank's line. */
+static void dti_trace_name(FILE *file, const dt_comm *c, int rank) {
+    char who[96], name[6 * sizeof who + 3];
+    snprintf(who, sizeof who, "rank %d, %s", rank, c->host[rank]);
+    dti_json_quote(name, who);
+    fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,", rank);
+    fprintf(file, "\"args\":{\"name\":%s}}", name);
 }
 
 DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
@@ -12637,17 +12722,14 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
     int64_t failed = c->rank == 0 && dti_output_open(&out, path) != DT_OK;
     FILE *file = out.file;
     dt_err error = DT_OK;
-    c->trace = NULL;                                                     /* what follows is not to be recorded */
-    if (file) fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"dtrain\"}}");
+    c->trace = NULL; /* what follows is not to be recorded */
+    if (file)
+        fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+                "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"dtrain\"}}");
     for (int r = 0; r < c->size && error == DT_OK; ++r) {
-        if (file) {
-            char who[96], name[6 * sizeof who + 3];
-            snprintf(who, sizeof who, "rank %d, %s", r, c->host[r]);
-            dti_json_quote(name, who);
-            fprintf(file, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,", r);
-            fprintf(file, "\"args\":{\"name\":%s}}", name);
-        }
-        if (c->rank == 0 || c->rank == r) error = dti_trace_gather(c, r, trace, r == c->rank && trace ? c->traced : 0, file);
+        const uint64_t count = r == c->rank && trace ? c->traced : 0;
+        if (file) dti_trace_name(file, c, r);
+        if (c->rank == 0 || c->rank == r) error = dti_trace_gather(c, r, trace, count, file);
     }
     if (file) {
         fprintf(file, "\n]}\n");
@@ -12701,6 +12783,7 @@ static void dti_cpu_name(char *out, size_t n) {
     if (n) out[k] = 0;
 }
 
+/* The vector instructions of the build, the best of them first. */
 #if !defined(__GNUC__)
 #define DTI_SIMD "plain C"
 #elif defined(__AVX512F__)
@@ -12720,8 +12803,9 @@ static void dti_cpu_name(char *out, size_t n) {
 #endif
 
 DT_API const char *dt_kernel_name(void) {
-    return DTI_W == 16 ? DTI_SIMD ", 16 lanes a register" : DTI_W == 8 ? DTI_SIMD ", 8 lanes a register"
-         : DTI_W == 4 ? DTI_SIMD ", 4 lanes a register" : DTI_SIMD ", one lane at a time";
+    static const char *const names[] = { DTI_SIMD ", one lane at a time", DTI_SIMD ", 4 lanes a register",
+                                         DTI_SIMD ", 8 lanes a register", DTI_SIMD ", 16 lanes a register" };
+    return names[(DTI_W >= 4) + (DTI_W >= 8) + (DTI_W >= 16)];
 }
 
 DT_API void dt_machine_caption(char *buf, size_t n) {
@@ -12729,7 +12813,8 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
     DTI_NEED(buf || n == 0, "buf", );
     dti_cpu_name(cpu, sizeof cpu);
 #if defined(__clang__)
-    snprintf(compiler, sizeof compiler, "clang %d.%d.%d", __clang_major__, __clang_minor__, __clang_patchlevel__);
+    snprintf(compiler, sizeof compiler, "clang %d.%d.%d", __clang_major__, __clang_minor__,
+             __clang_patchlevel__);
 #elif defined(__GNUC__)
     snprintf(compiler, sizeof compiler, "gcc %d.%d.%d", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
 #else
@@ -12739,7 +12824,8 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
     const struct tm *day = gmtime(&now);
     if (day) strftime(date, sizeof date, "%Y-%m-%d", day);
     const int cores = dt_cores();
-    snprintf(buf, n, "%s, %d core%s, %s, %s, %s", cpu, cores, cores == 1 ? "" : "s", DTI_SIMD, compiler, date);
+    const char *s = cores == 1 ? "" : "s";
+    snprintf(buf, n, "%s, %d core%s, %s, %s, %s", cpu, cores, s, DTI_SIMD, compiler, date);
 }
 #endif
 
