@@ -13062,19 +13062,25 @@ static bool dti_file_exists(const char *path) {
 }
 #endif
 
-/* ==== [E6.2] JSON ========================================================= */
+/* ==== [E6.2] JSON =========================================================
 
-/* Text between programs (RFC 8259): {"name": value, ...}, [value, ...], "text",
-   numbers. There is no tree of values here. Whoever reads knows what must come
-   next, and asks for that: a name, a number, one more item of a list. Anything
-   else is an error, so text from outside cannot lead anywhere, however deep its
-   brackets are. The first error stays, with the place it was met at. */
+   Text between programs (RFC 8259): {"name": value, ...}, [value, ...], "text", numbers. The plain way reads
+   it into a tree of values, which costs an allocation each and a stack as deep as its brackets, and then asks
+   the tree. There is no tree here. Whoever reads knows what must come next, and asks for that, in the shape
+   of a loop:
+
+       dti_json_take(&j, '{', "'{' is missing");
+       for (int n = 0; dti_json_more(&j, n, '}'); ++n)      one turn for each name
+           if (dti_json_name(&j, name, sizeof name, &length)) count = dti_json_wholes(&j, values, most);
+       if (j.why) ...                                       the first error; j.at is where it was met
+
+   Anything else than what was asked for is an error, so text from outside cannot lead anywhere. After an
+   error every question is answered with no, and loops end. */
 #ifdef DTI_IMPLEMENT
-/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off,
-   overlong, half of a surrogate pair, or beyond U+10FFFF. */
+/* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off, overlong, half
+   of a surrogate pair, or beyond U+10FFFF. */
 static size_t dti_utf8_bytes(const char *s, size_t left) {
-    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff,
-                   b = left > 1 ? (unsigned char)s[1] : 0;
+    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff, b = left > 1 ? (unsigned char)s[1] : 0;
     const size_t n = a < 0x80 ? 1 : a < 0xc2 ? 0 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 0;
     if (n > left) return 0;
     for (size_t i = 1; i < n; ++i)
@@ -13093,8 +13099,8 @@ static size_t dti_utf8_put(char *out, uint32_t code) {
     return n;
 }
 
-/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not
-   UTF-8 becomes U+FFFD. */
+/* text as a JSON string, quotes and all, into at least 6 * strlen(text) + 3 bytes. What is not UTF-8
+   becomes U+FFFD. */
 static void dti_json_quote(char *out, const char *text) {
     *out++ = '"';
     for (size_t n; *text; text += n) {
@@ -13131,8 +13137,8 @@ static char dti_json_peek(dti_json *j) {
     return j->at < j->end ? *j->at : '\0';
 }
 
-/* For sentences, a string as it was written, which has no control characters: where it begins,
-   and how much to show. */
+/* For sentences, a string as it was written, which has no control characters: where it begins, and how
+   much to show. */
 static const char *dti_json_here(dti_json *j) { dti_json_peek(j); return j->at; }
 static int dti_json_shown(const dti_json *j, const char *from) {
     size_t n = dti_min_size((size_t)(j->at - from), 80);
@@ -13147,8 +13153,8 @@ static bool dti_json_take(dti_json *j, char wanted, const char *otherwise) {
     return true;
 }
 
-/* Whether one more item follows in a list or an object of which `count` have been read; takes the
-   comma or the end. */
+/* Whether one more item follows in a list or an object of which `count` have been read; takes the comma or
+   the end. */
 static bool dti_json_more(dti_json *j, int count, char end) {
     if (j->why) return false;
     if (dti_json_peek(j) == end) { ++j->at; return false; }
@@ -13170,8 +13176,8 @@ static bool dti_json_hex(dti_json *j, uint32_t *code) { /* \u and four digits */
     return true;
 }
 
-/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits,
-   DC00 + ten more. */
+/* One escape as UTF-8; its bytes, or 0. Characters beyond U+FFFF come as two: D800 + ten bits, DC00 + ten
+   more. */
 static size_t dti_json_escape(dti_json *j, char *out) {
     static const char letter[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     const char *known = j->end - j->at > 1 && j->at[1] ? strchr(letter, j->at[1]) : NULL;
@@ -13186,8 +13192,8 @@ static size_t dti_json_escape(dti_json *j, char *out) {
     return dti_utf8_put(out, code);
 }
 
-/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut,
-   and *length then >= size. */
+/* A string into out, its escapes resolved, with a NUL behind it; one that does not fit is cut, and *length
+   then >= size. */
 static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length) {
     *length = 0;
     if (!dti_json_take(j, '"', "'\"' is missing")) return false;
@@ -13207,6 +13213,11 @@ static bool dti_json_string(dti_json *j, char *out, size_t size, size_t *length)
     }
     if (size) out[dti_min_size(*length, size - 1)] = '\0';
     return dti_json_take(j, '"', "a string without an end");
+}
+
+/* Whether a string that was read, `length` bytes of it, NULs and all, is this one. */
+static bool dti_json_is(const char *read, size_t length, const char *text) {
+    return length == strlen(text) && memcmp(read, text, length) == 0;
 }
 
 /* A name and its colon. */
@@ -13243,15 +13254,27 @@ static int dti_json_wholes(dti_json *j, uint64_t *out, int most) {
 }
 #endif
 
-/* ==== [E6.3] Saved parameters ============================================ */
+/* ==== [E6.3] Saved parameters =============================================
+
+   A file of parameters that other programs read, too: safetensors, which is a length, a header in JSON, and
+   floats.
+
+       0        8                                                                              8 + length
+       | length | {"conv1.weight":{"dtype":"F32","shape":[10,1,5,5],"data_offsets":[0,1000]}, ...} | floats
+
+   Writing is short. Reading is most of this section, because a file may come from anywhere: all of the header
+   is held against the net and against the length of the file first, until every byte behind it belongs to one
+   parameter; only then is the net written. A file that is refused has changed nothing. Begin to read at
+   dti_load_bytes. */
 #ifdef DTI_DECLARE
-/* dt_save: writes the named parameters as a safetensors file: u64 little-endian length of a JSON header, the header
-   (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are PyTorch's ("conv1.weight",
-   [10,1,5,5], rows of output channels first). Written as [E6.1] says, so that no half file is left. DT_EARG, DT_EIO. */
+/* dt_save: writes the named parameters as a safetensors file: u64 little-endian length of a JSON header,
+   the header (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are
+   PyTorch's ("conv1.weight", [10,1,5,5], rows of output channels first). Written as [E6.1] says, so that
+   no half file is left. DT_EARG, DT_EIO. */
 DT_API dt_err dt_save(const dt_net *net, const char *path);
-/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer.
-   The file is held against the whole format first: after an error the net is as it was. DT_EARG,
-   DT_EIO, DT_ENOMEM, DT_EDATA. */
+/* dt_load: reads such a file into a net that has the same names and shapes, no more and no fewer. The file
+   is held against the whole format first: after an error the net is as it was. DT_EARG, DT_EIO, DT_ENOMEM,
+   DT_EDATA. */
 DT_API dt_err dt_load(dt_net *net, const char *path);
 #endif
 
@@ -13266,9 +13289,9 @@ static uint64_t dti_get_le(const unsigned char *from, int bytes) {
     return value;
 }
 
-/* What PyTorch's batch norm saves beside its tensors: a scalar, "bn.num_batches_tracked", of dtype
-   I64. Files that are to load there must have one; nothing here depends on it. They come first in
-   the file, where eight bytes are aligned. */
+/* What PyTorch's batch norm saves beside its tensors: a scalar, "bn.num_batches_tracked", of dtype I64.
+   Files that are to load there must have one; nothing here depends on it. They come first in the file,
+   where eight bytes are aligned. */
 static bool dti_counter_name(const dt_net *net, int layer, char *name, size_t size) {
     const dti_layer *l = &net->list.layer[layer];
     if (l->class->counter) snprintf(name, size, "%s.%s", l->name, l->class->counter);
@@ -13338,8 +13361,7 @@ DT_API dt_err dt_save(const dt_net *net, const char *path) {
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(path, "path", DT_EARG);
     size_t counters;
-    const size_t used = dti_safetensors_header(net, NULL, 0, &counters),
-                 padded = dti_round_up(used, 8);
+    const size_t used = dti_safetensors_header(net, NULL, 0, &counters), padded = dti_round_up(used, 8);
     char *header = dti_alloc(padded + 1);
     if (!header) return DT_ENOMEM;
     dti_safetensors_header(net, header, padded + 1, &counters);
@@ -13378,8 +13400,8 @@ static dt_err dti_read_all(const char *path, unsigned char **bytes, size_t *size
     return error;
 }
 
-/* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said
-   anything, end is 0. */
+/* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said anything,
+   end is 0. */
 typedef struct dti_stretch {
     uint64_t begin, end;
     const dt_param *param;   /* NULL: a layer's counter, which is skipped */
@@ -13387,8 +13409,7 @@ typedef struct dti_stretch {
 } dti_stretch;
 
 static dt_err dti_json_error(const dti_json *j, const char *path) {
-    return dt_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin),
-                   j->why);
+    return dt_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin), j->why);
 }
 
 /* "__metadata__" is for people: names and texts, which are read as strictly as the rest and then
@@ -13400,12 +13421,26 @@ static void dti_skip_metadata(dti_json *j) {
         if (dti_json_name(j, NULL, 0, &length)) dti_json_string(j, NULL, 0, &length);
 }
 
-/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and
-   nothing else. */
-static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
-    static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
+/* What an entry says, held against what it is about. */
+static dt_err dti_check_entry(dti_stretch *s, const uint64_t *shape, int rank, const uint64_t *range,
+                              int ends, const char *path) {
     static const dt_tensor scalar = { NULL, 0, { 0 } };
     const dt_tensor *want = s->param ? &s->param->value : &scalar;
+    const size_t bytes = s->param ? dt_tensor_count(want) * sizeof(float) : 8;
+    bool same = rank == want->rank;
+    for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)want->shape[d];
+    if (!same) return dt_fail(DT_EDATA, "%s: %s has another shape than the net's", path, s->name);
+    if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
+        return dt_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie",
+                       path, s->name, bytes);
+    s->begin = range[0], s->end = range[1];
+    return DT_OK;
+}
+
+/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and nothing else.
+   */
+static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
+    static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
     const char *type = s->param ? "F32" : "I64";
     uint64_t shape[DT_MAX_RANK], range[2] = { 0, 0 };
     char word[16];
@@ -13415,7 +13450,7 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     for (int n = 0, k = 0; dti_json_more(j, n, '}'); ++n) {
         const char *from = dti_json_here(j);
         if (!dti_json_name(j, word, sizeof word, &length)) break;
-        for (k = 0; k < 3 && (length != strlen(keys[k]) || strcmp(word, keys[k]) != 0);) ++k;
+        for (k = 0; k < 3 && (length >= sizeof word || !dti_json_is(word, length, keys[k]));) ++k;
         if (k == 3 || seen[k]++)
             return dt_fail(DT_EDATA, "%s: %s has %s %.*s", path, s->name,
                            k == 3 ? "a key that the format does not know," : "two keys",
@@ -13424,26 +13459,17 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
         if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
         else if (k == 2) ends = dti_json_wholes(j, range, 2);
         else if (dti_json_string(j, word, sizeof word, &length) &&
-                 (length != 3 || strcmp(word, type) != 0))
+                 (length != 3 || !dti_json_is(word, 3, type)))
             return dt_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"%s\"", path, s->name,
                            dti_json_shown(j, from), from, type);
     }
     if (j->why) return dti_json_error(j, path);
     for (int k = 0; k < 3; ++k)
         if (!seen[k]) return dt_fail(DT_EDATA, "%s: %s has no \"%s\"", path, s->name, keys[k]);
-    bool same = rank == want->rank;
-    for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)want->shape[d];
-    if (!same) return dt_fail(DT_EDATA, "%s: %s has another shape than the net's", path, s->name);
-    const size_t bytes = s->param ? dt_tensor_count(want) * sizeof(float) : 8;
-    if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
-        return dt_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie",
-                       path, s->name, bytes);
-    s->begin = range[0], s->end = range[1];
-    return DT_OK;
+    return dti_check_entry(s, shape, rank, range, ends, path);
 }
 
-/* What a file may hold for this net: its parameters, then the counters of its layers. Returns how
-   many. */
+/* What a file may hold for this net: its parameters, then the counters of its layers. Returns how many. */
 static int dti_list_stretches(const dt_net *net, dti_stretch *stretch,
                               char (*counter)[sizeof *net->param_name]) {
     int n = 0;
@@ -13455,8 +13481,8 @@ static int dti_list_stretches(const dt_net *net, dti_stretch *stretch,
     return n;
 }
 
-/* The header's object: each of the net's parameters once, perhaps the counters, and nothing else
-   but "__metadata__". *count becomes the number of stretches that the file has. */
+/* The header's object: each of the net's parameters once, perhaps the counters, and nothing else but
+   "__metadata__". *count becomes the number of stretches that the file has. */
 static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch, int *count,
                               const char *path) {
     char name[sizeof *net->param_name];
@@ -13468,13 +13494,10 @@ static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stret
         if (!dti_json_name(j, name, sizeof name, &length)) break;
         const int shown = dti_json_shown(j, as_written);
         int i = 0;
-        while (i < *count && (length != strlen(stretch[i].name) ||
-                              memcmp(name, stretch[i].name, length) != 0))
-            ++i;
-        const bool about = length == 12 && strcmp(name, "__metadata__") == 0;
+        while (i < *count && (length >= sizeof name || !dti_json_is(name, length, stretch[i].name))) ++i;
+        const bool about = length == 12 && dti_json_is(name, length, "__metadata__");
         if (!about && i == *count)
-            return dt_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown,
-                           as_written);
+            return dt_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown, as_written);
         if (about ? metadata : stretch[i].end > 0)
             return dt_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
         if (about) { metadata = true; dti_skip_metadata(j); }
@@ -13498,8 +13521,8 @@ static int dti_by_begin(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The stretches, in order, must lie end to end and fill the file: then every byte is one
-   parameter's, and none is two's. */
+/* The stretches, in order, must lie end to end and fill the file: then every byte is one parameter's, and
+   none is two's. */
 static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, const char *path) {
     uint64_t at = 0;
     qsort(stretch, (size_t)count, sizeof *stretch, dti_by_begin);
@@ -13510,14 +13533,12 @@ static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, 
                            (unsigned long long)stretch[i].begin, (unsigned long long)at,
                            stretch[i].begin > at ? "a hole" : "they overlap");
     if (at != size)
-        return dt_fail(DT_EDATA,
-                       "%s: the parameters take %llu bytes, but %zu stand behind the header", path,
+        return dt_fail(DT_EDATA, "%s: the parameters take %llu bytes, but %zu stand behind the header", path,
                        (unsigned long long)at, size);
     return DT_OK;
 }
 
-static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size,
-                             const char *path) {
+static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size, const char *path) {
     const uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
     if (size < 8 || length < 2 || length > size - 8 || bytes[8] != '{')
         return dt_fail(DT_EDATA, "%s: is not a safetensors file (%zu bytes)", path, size);
@@ -13551,19 +13572,24 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
 }
 #endif
 
-/* ==== [E6.4] CSV ========================================================= */
+/* ==== [E6.4] CSV ==========================================================
+
+   Measurements of many runs in one file, a row each. The plain way, fopen to append, mixes columns when a
+   program has changed, and continues a row that a killed run has left half. So the header that is there must
+   be the one that is meant, and a row without its end is ended first. */
 #ifdef DTI_DECLARE
-/* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes the header first
-   if the file is new or empty, or is no plain file. DT_EDATA if the file begins with another header, DT_EIO if it cannot
-   be written. */
-DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...) DTI_PRINTF(3, 4);
+/* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes
+   the header first if the file is new or empty, or is no plain file. DT_EDATA if the file begins with
+   another header, DT_EIO if it cannot be written. */
+DT_API dt_err dt_csv_append(const char *path, const char *header, const char *row_format, ...)
+    DTI_PRINTF(3, 4);
 /* dt_csv_check: whether it could, asked before there is a row; nothing is changed. */
 DT_API dt_err dt_csv_check(const char *path, const char *header);
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* What a file of rows ends with: *empty, or *torn, a row without its end. A path without a plain
-   file counts as empty. */
+/* What a file of rows ends with: *empty, or *torn, a row without its end. A path without a plain file
+   counts as empty. */
 static dt_err dti_csv_look(const char *path, const char *header, bool *empty, bool *torn) {
     char first[1024] = "";
     *empty = true, *torn = false;
@@ -13601,8 +13627,7 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
     out.file = dti_open_in_place(path, "ab");
     const int why = errno;
     if (out.file)
-        fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "",
-                row);
+        fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "", row);
     dti_release(row);
     return out.file ? dti_output_close(&out) : dti_output_failed(&out, why);
 }
