@@ -501,7 +501,7 @@ static void a_legend_shows_what_is_drawn(void **state) {
     (void)state;
     int dark[4];
     for (int style = 0; style < 4; ++style) {
-        int w, h;
+        int w = 0, h = 0;
         dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = "legend" });
         dt_chart_line(c, &(dt_series){ .label = "a", .n = 5, .x = xs, .y = ys, .style = (dt_line_style)style });
         dt_chart_bars(c, &(dt_bars){ .groups = 2, .series = 1, .labels = (const char *const[]){ "b" }, .y = ys }); /* no room at the right */
