@@ -38,6 +38,8 @@
 //   other helpers are in chapter.h; no chapter is about them.
 //
 // A word of the field is explained where it first comes up. The glossary at the end has them all.
+// Answers to the exercises that ask you to predict are in answers.md. If you change a program and
+// the compiler refuses a variable that is not used yet: `make ch00 WARN=-Wall`.
 
 // ## 0.2 A model with one weight
 //
@@ -281,8 +283,12 @@ static void draw(const char *folder, double w) {
 
     snprintf(title, sizeof title, "Too small a learning rate is slow, too large a one diverges");
     for (int s = 0; s <= STEPS; ++s) step[s] = s;
-    c = dt_chart_new(&(dt_chart_desc){ .title = title, .x_label = "steps", .y_label = "training loss",
-        .y_scale = DT_LOG10, .caption = "One weight, 64 examples a step", .machine = true });
+    c = dt_chart_new(&(dt_chart_desc){ .title = title,
+                                       .x_label = "steps",
+                                       .y_label = "training loss",
+                                       .y_scale = DT_LOG10,
+                                       .caption = "One weight, 64 examples a step",
+                                       .machine = true });
     for (int k = 0; k < RATES; ++k) {
         snprintf(label[k], sizeof label[k], "rate %g", rates[k]);
         dt_chart_line(c, &(dt_series){ .label = label[k], .n = STEPS + 1, .x = step,

@@ -37,7 +37,8 @@ static uint32_t big_endian(const uint8_t b[4]) {
 }
 
 // The bytes behind the header, in memory of their own; sizes: N, rows, columns, or N alone; header: up to 16 bytes.
-static uint8_t *read_idx(const char *path, uint32_t wanted_magic, uint32_t *sizes, uint8_t *header) {
+static uint8_t *read_idx(const char *path, uint32_t wanted_magic, uint32_t *sizes,
+                         uint8_t *header) {
     FILE *file = fopen(path, "rb");
     const size_t dimensions = wanted_magic & 255, length = 4 + 4 * dimensions;
     size_t bytes = 1;
@@ -48,12 +49,16 @@ static uint8_t *read_idx(const char *path, uint32_t wanted_magic, uint32_t *size
     for (size_t i = 0; i < dimensions; ++i) bytes *= sizes[i] = big_endian(header + 4 + 4 * i);
     fseek(file, 0, SEEK_END);
     if ((size_t)ftell(file) != length + bytes) {
-        fprintf(stderr, "%s: the header promises %zu bytes, the file has %ld\n", path, length + bytes, ftell(file));
+        fprintf(stderr, "%s: the header promises %zu bytes, the file has %ld\n", path,
+                length + bytes, ftell(file));
         exit(1);
     }
     uint8_t *data = memory(bytes);
     fseek(file, (long)length, SEEK_SET);
-    if (fread(data, 1, bytes, file) != bytes) { fprintf(stderr, "%s: cannot be read\n", path); exit(1); }
+    if (fread(data, 1, bytes, file) != bytes) {
+        fprintf(stderr, "%s: cannot be read\n", path);
+        exit(1);
+    }
     fclose(file);
     return data;
 }
@@ -73,20 +78,25 @@ static void print_image(const uint8_t *pixels, uint8_t label) {
 }
 
 static void show_file(const dt_dataset *test) {
-    const idx_files files = test_files(test); // of synthetic digits, which are drawn, written for this purpose
+    // of synthetic digits, which are drawn, written for this purpose
+    const idx_files files = test_files(test);
     uint32_t sizes[3], n;
     uint8_t header[16], head[16];
-    uint8_t *x = read_idx(files.images, 0x803, sizes, header), *t = read_idx(files.labels, 0x801, &n, head);
+    uint8_t *x = read_idx(files.images, 0x803, sizes, header),
+            *t = read_idx(files.labels, 0x801, &n, head);
     printf("header  ");
     for (int i = 0; i < 16; ++i) printf("%s %02x", i && i % 4 == 0 ? "  " : "", header[i]);
-    printf("\nmeaning  magic 0x%08x, %u images of %u x %u\n", big_endian(header), sizes[0], sizes[1], sizes[2]);
+    printf("\nmeaning  magic 0x%08x, %u images of %u x %u\n", big_endian(header), sizes[0],
+           sizes[1], sizes[2]);
     print_image(x, t[0]);
 
     dt_dataset theirs;
     check(NULL, dt_idx_load(&theirs, files.images, files.labels, 10));
     const size_t pixels = (size_t)sizes[0] * sizes[1] * sizes[2];
-    const bool same = n == sizes[0] && theirs.count == n && memcmp(x, theirs.pixels, pixels) == 0 && memcmp(t, theirs.labels, n) == 0;
-    if (same) printf("read by hand: all %zu pixels and %u labels are those of dt_idx_load\n", pixels, n);
+    const bool same = n == sizes[0] && theirs.count == n && memcmp(x, theirs.pixels, pixels) == 0 &&
+                      memcmp(t, theirs.labels, n) == 0;
+    if (same)
+        printf("read by hand: all %zu pixels and %u labels are those of dt_idx_load\n", pixels, n);
     expect(same, "read_idx and dt_idx_load disagree");
     forget_test_files(&files);
     dt_dataset_free(&theirs);
@@ -108,8 +118,10 @@ static void show_normalisation(const dt_dataset *train) {
         squares += p * p;
     }
     const double mean = sum / (double)n, std = sqrt(squares / (double)n - mean * mean);
-    printf("\nmean %.4f, standard deviation %.4f: paper becomes %.4f, ink %.4f\n", mean, std, -mean / std, (1.0 - mean) / std);
-    expect(fabs(mean - (double)train->mean[0]) < 1e-4 && fabs(std - (double)train->std[0]) < 1e-4, "mean or std differ from the dataset's");
+    printf("\nmean %.4f, standard deviation %.4f: paper becomes %.4f, ink %.4f\n", mean, std,
+           -mean / std, (1.0 - mean) / std);
+    expect(fabs(mean - (double)train->mean[0]) < 1e-4 && fabs(std - (double)train->std[0]) < 1e-4,
+           "mean or std differ from the dataset's");
 }
 
 // ## 2.4 A fair shuffle
@@ -121,16 +133,20 @@ static void show_normalisation(const dt_dataset *train) {
 // takes the upper half of random * i, which is a number below i, and draws again in the rare case that would be unfair.
 
 // [region: permutation]
-static uint32_t drawn_below(uint32_t i, uint64_t *used, uint64_t seed, uint32_t purpose, uint32_t epoch) {
+static uint32_t drawn_below(uint32_t i, uint64_t *used, uint64_t seed, uint32_t purpose,
+                            uint32_t epoch) {
     for (;;) {
-        const uint64_t n = (*used)++;   // the n-th number of this stream: four come from one counter
-        const uint32_t bits = dt_philox(seed, purpose, epoch, (uint32_t)(n >> 34), (uint32_t)(n >> 2)).v[n % 4];
+        // the n-th number of this stream: four come from one counter
+        const uint64_t n = (*used)++;
+        const uint32_t bits =
+            dt_philox(seed, purpose, epoch, (uint32_t)(n >> 34), (uint32_t)(n >> 2)).v[n % 4];
         const uint64_t product = (uint64_t)bits * i;
         if ((uint32_t)product >= (uint32_t)(0x100000000u % i)) return (uint32_t)(product >> 32);
     }
 }
 
-static void permutation(uint32_t *out, uint32_t n, uint64_t seed, uint32_t purpose, uint32_t epoch) {
+static void permutation(uint32_t *out, uint32_t n, uint64_t seed, uint32_t purpose,
+                        uint32_t epoch) {
     uint64_t used = 0;
     for (uint32_t i = 0; i < n; ++i) out[i] = i;
     for (uint32_t i = n; i > 1; --i) {
@@ -158,18 +174,24 @@ static void cut(uint32_t *start, const float *fractions, uint32_t k, uint32_t n)
 
 static void show_partition(const dt_dataset *train, uint64_t seed) {
     const uint32_t n = train->count;
-    uint32_t *mine = memory(n * sizeof *mine), *theirs = memory(n * sizeof *theirs), start[6], their_start[6];
+    uint32_t *mine = memory(n * sizeof *mine), *theirs = memory(n * sizeof *theirs), start[6],
+             their_start[6];
     permutation(mine, n, seed, DT_RNG_PARTITION, 0);
     dt_permutation(theirs, n, seed, DT_RNG_PARTITION, 0);
-    if (memcmp(mine, theirs, n * sizeof *mine) == 0) printf("\none permutation of %u images, made by hand, is dt_permutation's\n", n);
+    if (memcmp(mine, theirs, n * sizeof *mine) == 0)
+        printf("\none permutation of %u images, made by hand, is dt_permutation's\n", n);
     else expect(false, "the permutation differs from dt_permutation's");
 
     const float report[3] = { 0.7f, 0.2f, 0.1f };
     cut(start, report, 3, n);
     check(NULL, dt_partition(theirs, their_start, report, 3, n, seed));
-    printf("fractions .7 .2 .1   %u + %u + %u images\n", start[1], start[2] - start[1], n - start[2]);
-    expect(memcmp(start, their_start, 4 * sizeof *start) == 0 && memcmp(mine, theirs, n * sizeof *mine) == 0, "dt_partition cuts elsewhere");
-    for (uint32_t i = 0; i <= 5; ++i) start[i] = (uint32_t)((uint64_t)i * n / 5); // equal: whole numbers, no rounding to discuss
+    printf("fractions .7 .2 .1   %u + %u + %u images\n", start[1], start[2] - start[1],
+           n - start[2]);
+    expect(memcmp(start, their_start, 4 * sizeof *start) == 0 &&
+               memcmp(mine, theirs, n * sizeof *mine) == 0,
+           "dt_partition cuts elsewhere");
+    // equal: whole numbers, no rounding to discuss
+    for (uint32_t i = 0; i <= 5; ++i) start[i] = (uint32_t)((uint64_t)i * n / 5);
     check(NULL, dt_partition(theirs, their_start, NULL, 5, n, seed));
     printf("5 equal shares       %u", start[1]);
     for (uint32_t i = 1; i < 5; ++i) printf(" + %u", start[i + 1] - start[i]);
@@ -177,12 +199,14 @@ static void show_partition(const dt_dataset *train, uint64_t seed) {
     expect(memcmp(start, their_start, sizeof start) == 0, "dt_partition makes other equal shares");
 
     // What is in them? Each label's smallest and largest part of a share, over the five shares.
-    printf("label, its part of all images, and of the poorest and the richest of the five shares, in %%\n");
+    printf("label, its part of all images, and of the poorest and the richest of the five shares, "
+           "in %%\n");
     for (int label = 0; label < train->classes; ++label) {
         double low = 1.0, high = 0.0, all = 0.0;
         for (int s = 0; s < 5; ++s) {
             double count = 0.0;
-            for (uint32_t i = start[s]; i < start[s + 1]; ++i) count += train->labels[mine[i]] == label;
+            for (uint32_t i = start[s]; i < start[s + 1]; ++i)
+                count += train->labels[mine[i]] == label;
             all += count / n;
             low = fmin(low, count / (start[s + 1] - start[s]));
             high = fmax(high, count / (start[s + 1] - start[s]));
@@ -207,7 +231,9 @@ static void show_luck(uint32_t n, uint64_t seed) {
         for (uint32_t i = 0; i < n / 5; ++i) used[order[i]] = 1;
     }
     for (uint32_t i = 0; i < n; ++i) seen += used[i];
-    printf("each rank shuffles with a seed of its own: %.1f %% of the images are seen, %.1f %% never\n", 100.0 * seen / n, 100.0 - 100.0 * seen / n);
+    printf("each rank shuffles with a seed of its own: %.1f %% of the images are seen, %.1f %% "
+           "never\n",
+           100.0 * seen / n, 100.0 - 100.0 * seen / n);
     free(order);
     free(used);
 }
@@ -220,7 +246,8 @@ static void show_luck(uint32_t n, uint64_t seed) {
 // share is not the accuracy of the test set. It is a small error, and it changes with P.
 
 // [region: sampler]
-static uint32_t sampler(uint32_t *out, const uint32_t *order, uint32_t n, uint32_t rank, uint32_t ranks, bool drop_last) {
+static uint32_t sampler(uint32_t *out, const uint32_t *order, uint32_t n, uint32_t rank,
+                        uint32_t ranks, bool drop_last) {
     const uint32_t each = drop_last ? n / ranks : (n + ranks - 1) / ranks;
     for (uint32_t i = 0; i < each; ++i) out[i] = order[(i * ranks + rank) % n];
     return each;
@@ -235,7 +262,8 @@ static void show_sampler(uint64_t seed) {
     for (uint32_t rank = 0; rank < 4; ++rank) {
         const uint32_t each = sampler(mine, order, 10, rank, 4, false);
         printf("rank %u takes", rank);
-        for (uint32_t i = 0; i < each; ++i) printf(" %3u%s", mine[i], i * 4 + rank >= 10 ? " *" : "");
+        for (uint32_t i = 0; i < each; ++i)
+            printf(" %3u%s", mine[i], i * 4 + rank >= 10 ? " *" : "");
         printf("\n");
     }
     for (uint32_t n = 1; n <= 60; ++n)
@@ -243,12 +271,18 @@ static void show_sampler(uint64_t seed) {
             for (int rank = 0; rank < ranks; ++rank)
                 for (int drop = 0; drop < 2; ++drop) {
                     dt_sampler s;
-                    check(NULL, dt_sampler_init(&s, &(dt_sampler_desc){ .count = n, .rank = rank, .ranks = ranks, .shuffle = true,
-                                                                        .drop_last = drop == 1, .seed = seed }));
+                    check(NULL, dt_sampler_init(&s, &(dt_sampler_desc){ .count = n,
+                                                                        .rank = rank,
+                                                                        .ranks = ranks,
+                                                                        .shuffle = true,
+                                                                        .drop_last = drop == 1,
+                                                                        .seed = seed }));
                     dt_sampler_set_epoch(&s, 7);
                     permutation(order, n, seed, DT_RNG_SHUFFLE, 7);
-                    const uint32_t each = sampler(mine, order, n, (uint32_t)rank, (uint32_t)ranks, drop == 1);
-                    same += each == s.per_rank && (each == 0 || memcmp(mine, s.index, each * sizeof *mine) == 0);
+                    const uint32_t each =
+                        sampler(mine, order, n, (uint32_t)rank, (uint32_t)ranks, drop == 1);
+                    same += each == s.per_rank &&
+                            (each == 0 || memcmp(mine, s.index, each * sizeof *mine) == 0);
                     ++cases;
                     dt_sampler_free(&s);
                 }
@@ -265,7 +299,8 @@ static void show_sampler(uint64_t seed) {
 
 // [region: batches]
 static uint32_t my_part(uint32_t *first, uint32_t global, uint32_t rank, uint32_t ranks) {
-    const uint32_t groups = (global + 15) / 16, from = rank * groups / ranks * 16, to = (rank + 1) * groups / ranks * 16;
+    const uint32_t groups = (global + 15) / 16, from = rank * groups / ranks * 16,
+                   to = (rank + 1) * groups / ranks * 16;
     *first = from;
     return (to < global ? to : global) - from;
 }
@@ -276,30 +311,39 @@ static void show_batches(const dt_dataset *train, uint32_t batch, uint64_t seed)
     uint32_t *order = memory(n * sizeof *order);
     uint8_t *used = memory(n);
     permutation(order, n, seed, DT_RNG_SHUFFLE, 3);
-    printf("\nglobal batch %u: images of each rank in a full step, and in the epoch's last\n", batch);
+    printf("\nglobal batch %u: images of each rank in a full step, and in the epoch's last\n",
+           batch);
     for (uint32_t ranks = 1; ranks <= 5; ++ranks) {
         uint32_t first, total = 0, wrong = 0;
         memset(used, 0, n);
         printf("P = %u   ", ranks);
-        for (uint32_t rank = 0; rank < ranks; ++rank) printf("%s%u", rank ? " + " : "", my_part(&first, batch, rank, ranks));
+        for (uint32_t rank = 0; rank < ranks; ++rank)
+            printf("%s%u", rank ? " + " : "", my_part(&first, batch, rank, ranks));
         printf("     ");
-        for (uint32_t rank = 0; rank < ranks; ++rank) printf("%s%u", rank ? " + " : "", my_part(&first, tail, rank, ranks));
+        for (uint32_t rank = 0; rank < ranks; ++rank)
+            printf("%s%u", rank ? " + " : "", my_part(&first, tail, rank, ranks));
         for (uint32_t rank = 0; rank < ranks; ++rank) {
             dt_batches it;
             dt_batch b;
             uint32_t at = 0;
-            check(NULL, dt_batches_init(&it, train, &(dt_batches_desc){ .global_batch = batch, .rank = (int)rank, .size = (int)ranks,
-                                                                        .seed = seed, .shuffle = true }));
+            check(NULL, dt_batches_init(&it, train,
+                                        &(dt_batches_desc){ .global_batch = batch,
+                                                            .rank = (int)rank,
+                                                            .size = (int)ranks,
+                                                            .seed = seed,
+                                                            .shuffle = true }));
             for (dt_batches_begin(&it, 3); dt_batches_next(&it, &b); at += b.global_count) {
                 const uint32_t mine = my_part(&first, b.global_count, rank, ranks);
-                wrong += b.count != mine || memcmp(b.index, order + at + first, mine * sizeof *order) != 0;
+                wrong += b.count != mine ||
+                         memcmp(b.index, order + at + first, mine * sizeof *order) != 0;
                 for (uint32_t i = 0; i < b.count; ++i) wrong += used[b.index[i]]++ != 0;
                 total += b.count;
             }
             dt_batches_free(&it);
         }
         printf("     %u images%s\n", total, total == n && wrong == 0 ? ", each once" : "");
-        expect(total == n && wrong == 0, "dt_batches deals otherwise, or an image is not used exactly once");
+        expect(total == n && wrong == 0,
+               "dt_batches deals otherwise, or an image is not used exactly once");
     }
     free(order);
     free(used);
@@ -327,11 +371,20 @@ static void draw_sheet(const dt_dataset *train, const char *folder) {
     }
     for (int i = 0; i < 100; ++i) captions[i] = numbers[i];
     char title[160];
-    snprintf(title, sizeof title, "One hundred of %u images of %s: %.0f %% of the pixels are ink", train->count, train->name,
-             100.0 * ink / (double)train->count / 784.0);
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = "the first ten images of each label, 0 to 9 from top to bottom, with their numbers; ink: above half white",
-                                                 .caption = train->name, .machine = true });
-    dt_chart_images(c, &(dt_images){ .n = 100, .columns = 10, .width = 28, .height = 28, .pixels = sheet, .captions = captions });
+    snprintf(title, sizeof title, "One hundred of %u images of %s: %.0f %% of the pixels are ink",
+             train->count, train->name, 100.0 * ink / (double)train->count / 784.0);
+    dt_chart *c = dt_chart_new(
+        &(dt_chart_desc){ .title = title,
+                          .subtitle = "the first ten images of each label, 0 to 9 from top to "
+                                      "bottom, with their numbers; ink: above half white",
+                          .caption = train->name,
+                          .machine = true });
+    dt_chart_images(c, &(dt_images){ .n = 100,
+                                     .columns = 10,
+                                     .width = 28,
+                                     .height = 28,
+                                     .pixels = sheet,
+                                     .captions = captions });
     save_picture(NULL, c, "\npicture  ", "%s/ch02_digits.png", folder);
     free(sheet);
 }
@@ -347,11 +400,16 @@ int main(int argc, char **argv) {
         { "seed", 'u', &seed, "S      of every shuffle, default 1234" },
         FIGURES_OPTION(&folder),
     };
-    dt_comm *comm = begin_program(argc, argv, "Chapter 2: IDX files, the partition, the sampler, exact batches.", options, sizeof options);
+    dt_comm *comm =
+        begin_program(argc, argv,
+                      "Chapter 2: IDX files, the partition, the sampler, exact batches.", options,
+                      sizeof options);
     check_output(comm, "%s/ch02_digits.png", folder);
     dt_dataset train, test, part;
     load_data(comm, which, "ch02", &train, &test);
-    check(comm, dt_dataset_view(&part, &train, 0, images && (uint32_t)images < train.count ? (uint32_t)images : train.count));
+    check(comm, dt_dataset_view(&part, &train, 0,
+                                images && (uint32_t)images < train.count ? (uint32_t)images
+                                                                         : train.count));
     print_machine(comm, &train, 1);
 
     show_file(&test);

@@ -1,6 +1,7 @@
 // Chapter 3. One convolution, seven loops                      uses [S3.1] [S5.1] [S5.2] [S8.1]
 //
-// You will learn   how a whole net computes its answer; how to count multiply-adds; how far plain loops are from the peak
+// You will learn   how a whole net computes its answer; how to count multiply-adds; how far plain
+//                  loops are from the peak
 // New since ch02   about 170 lines
 // Run              make ch03 && ./ch03
 // Check            ./ch03 --data synthetic --quick --figures build/check
@@ -18,17 +19,25 @@
 
 // ## 3.1 Seven loops
 //
-// A convolution slides a small window of weights over an image and writes down, at each place, how well the two agree: the
-// sum of products. With C input channels, O output channels and N images that is
+// A convolution slides a small window of weights over an image and writes down, at each place, how
+// well the two agree: the sum of products. With C input channels, O output channels and N images
+// that is
 //
 //     y[n,o,i,j] = b[o] + sum over c,u,v of  x[n, c, i*S+u-p, j*S+v-p] * w[o,c,u,v]
 //
-// where S is the stride and p how many zeros are thought around the image. Seven indices, seven loops. The output has
+// where S is the stride and p how many zeros are thought around the image. Seven indices, seven
+// loops. The output has
 //
 //     P = (H + 2p - K) / S + 1   rows, and Q columns likewise:   28 + 0 - 5 over 1, plus 1, is 24.
 //
-// Nobody turns the kernel around, as a mathematician's convolution would: the weights are learned, they may as well be
-// learned turned.
+// The letters are the whole book's: N images of C channels (one, or red, green and blue, or what a
+// layer before has found), H rows and W columns; O kernels of K x K weights for each channel, hence
+// O channels come out, of P rows and Q columns. From chapter 7 on P is also the number of ranks;
+// there is only so much alphabet. And this stride S, how far the window moves, is another one than
+// chapter 1's, how far apart neighbours lie in memory.
+//
+// Nobody turns the kernel around, as a mathematician's convolution would: the weights are learned,
+// they may as well be learned turned.
 
 // [region: conv]
 static void conv2d(float *y, const float *x, const float *w, const float *b,
@@ -43,8 +52,10 @@ static void conv2d(float *y, const float *x, const float *w, const float *b,
                         for (int u = 0; u < K; ++u)
                             for (int v = 0; v < K; ++v) {
                                 const int row = i * S + u - p, column = j * S + v - p;
-                                if (row < 0 || row >= H || column < 0 || column >= W) continue;   // the zeros around
-                                sum += x[((n * C + c) * H + row) * W + column] * w[((o * C + c) * K + u) * K + v];
+                                // the zeros around
+                                if (row < 0 || row >= H || column < 0 || column >= W) continue;
+                                sum += x[((n * C + c) * H + row) * W + column] *
+                                       w[((o * C + c) * K + u) * K + v];
                             }
                     y[((n * O + o) * P + i) * Q + j] = sum;
                 }
@@ -53,9 +64,10 @@ static void conv2d(float *y, const float *x, const float *w, const float *b,
 
 // ## 3.2 Max-pooling, ReLU, linear
 //
-// Pooling keeps the largest of each K x K square and so halves rows and columns for K = 2: *where* exactly the window
-// agreed matters less than *that* it did. Rows that do not fill a square are left out. ReLU replaces what is negative by
-// zero; without it two linear layers would be one. A linear layer is a convolution without places: every input, every output.
+// Pooling keeps the largest of each K x K square and so halves rows and columns for K = 2: *where*
+// exactly the window agreed matters less than *that* it did. Rows that do not fill a square are
+// left out. ReLU replaces what is negative by zero; without it two linear layers would be one. A
+// linear layer is a convolution without places: every input, every output.
 
 // [region: others]
 static void maxpool2d(float *y, const float *x, int planes, int H, int W, int K) {
@@ -65,7 +77,8 @@ static void maxpool2d(float *y, const float *x, int planes, int H, int W, int K)
             for (int j = 0; j < Q; ++j) {
                 float most = x[(c * H + i * K) * W + j * K];
                 for (int u = 0; u < K; ++u)
-                    for (int v = 0; v < K; ++v) most = fmaxf(most, x[(c * H + i * K + u) * W + j * K + v]);
+                    for (int v = 0; v < K; ++v)
+                        most = fmaxf(most, x[(c * H + i * K + u) * W + j * K + v]);
                 y[(c * P + i) * Q + j] = most;
             }
 }
@@ -84,23 +97,27 @@ static void linear(float *y, const float *x, const float *w, const float *b, int
 }
 // [end]
 
-// The last step turns ten numbers z into ten probabilities, exp(z) over the sum of all exp(z), and takes their logarithm.
-// exp(100) does not fit into a float, so the largest z is subtracted first: it cancels, and nothing overflows.
+// The last step turns ten numbers z into ten probabilities, exp(z) over the sum of all exp(z), and
+// takes their logarithm. exp(100) does not fit into a float, so the largest z is subtracted first:
+// it cancels, and nothing overflows.
 
 static void log_softmax(float *logp, const float *z, int N, int classes) {
     for (int n = 0; n < N; ++n) {
         float most = z[n * classes], sum = 0.0f;
         for (int k = 0; k < classes; ++k) most = fmaxf(most, z[n * classes + k]);
         for (int k = 0; k < classes; ++k) sum += expf(z[n * classes + k] - most);
-        for (int k = 0; k < classes; ++k) logp[n * classes + k] = z[n * classes + k] - most - logf(sum);
+        for (int k = 0; k < classes; ++k)
+            logp[n * classes + k] = z[n * classes + k] - most - logf(sum);
     }
 }
 
-// Are they the header's? Random numbers, all kernels to 4, strides to 3, paddings below the kernel, odd sizes.
+// Are they the header's? Random numbers, all kernels to 4, strides to 3, paddings below the kernel,
+// odd sizes.
 
 static float *random_floats(size_t n, uint32_t stream) {
     float *x = memory(n * sizeof *x);
-    for (size_t i = 0; i < n; ++i) x[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, stream, (uint32_t)i).v[0]) - 1.0f;
+    for (size_t i = 0; i < n; ++i)
+        x[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, stream, (uint32_t)i).v[0]) - 1.0f;
     return x;
 }
 
@@ -126,21 +143,24 @@ static void check_kernels(void) {
                             const int P = (H + 2 * p - K) / S + 1, Q = (W + 2 * p - K) / S + 1;
                             conv2d(y, x, w, b, N, C, H, W, 3, K, S, p);
                             check(NULL, dt_conv2d_naive(z, x, w, b, N, C, H, W, 3, K, S, p));
-                            convolutions += largest_difference(y, z, (size_t)(N * 3 * P * Q)) < 1e-5f;
+                            convolutions += largest_difference(y, z, (size_t)(N * 3 * P * Q)) <
+                                            1e-5f;
                         }
                 maxpool2d(y, x, 3, H, W, K);
                 check(NULL, dt_maxpool2d_naive(z, x, 1, 3, H, W, K, K));
                 poolings += largest_difference(y, z, (size_t)(3 * (H / K) * (W / K))) <= 0.0f;
             }
-    printf("%d convolutions and %d poolings agree with dt_conv2d_naive and dt_maxpool2d_naive\n", convolutions, poolings);
+    printf("%d convolutions and %d poolings agree with dt_conv2d_naive and dt_maxpool2d_naive\n",
+           convolutions, poolings);
     expect(convolutions == 288 && poolings == 40, "a kernel by hand differs from the header's");
     free(x); free(w); free(b); free(y); free(z);
 }
 
 // ## 3.3 The Net
 //
-// Eleven layers, one behind the other. In the comments: what is behind the layer, for one image. Dropout does nothing when
-// a net only answers; chapter 5 needs it. Every layer that multiplies is timed, for 3.5.
+// Eleven layers, one behind the other. In the comments: what is behind the layer, for one image.
+// Dropout does nothing when a net only answers; chapter 5 needs it. Every layer that multiplies is
+// timed, for 3.5.
 
 typedef struct pass {
     int N;                       // images
@@ -163,7 +183,8 @@ static void forward(pass *t, dt_net *net) {
     t->seconds[1] = dt_now() - clock;
     maxpool2d(t->pool2, t->conv2, N * 20, 8, 8, 2);                      // 20 x 4 x 4
     relu(t->pool2, N * 20 * 4 * 4);
-    maxpool2d(t->pool3, t->pool2, N * 20, 4, 4, 2);                      // 20 x 2 x 2, read as 80 from here on
+    // 20 x 2 x 2, read as 80 from here on
+    maxpool2d(t->pool3, t->pool2, N * 20, 4, 4, 2);
     clock = dt_now();
     linear(t->fc1, t->pool3, v[4], v[5], N, 80, 50);                     // 50
     t->seconds[2] = dt_now() - clock;
@@ -178,20 +199,23 @@ static void forward(pass *t, dt_net *net) {
 static pass pass_of(const dt_dataset *data, int N) {
     const size_t n = (size_t)N;
     pass t = { .N = N };
-    float **const buffer[] = { &t.input, &t.conv1, &t.pool1, &t.conv2, &t.pool2, &t.pool3, &t.fc1, &t.fc2, &t.logp };
+    float **const buffer[] = { &t.input, &t.conv1, &t.pool1, &t.conv2, &t.pool2,
+                               &t.pool3, &t.fc1,   &t.fc2,   &t.logp };
     const size_t floats[] = { 784, 5760, 1440, 1280, 320, 80, 50, 10, 10 };
     for (size_t i = 0; i < 9; ++i) *buffer[i] = random_floats(n * floats[i], (uint32_t)i);
-    for (size_t i = 0; i < n * 784; ++i) t.input[i] = ((float)data->pixels[i] / 255.0f - data->mean[0]) / data->std[0];
+    for (size_t i = 0; i < n * 784; ++i)
+        t.input[i] = ((float)data->pixels[i] / 255.0f - data->mean[0]) / data->std[0];
     return t;
 }
 
 static void pass_free(const pass *t) {
-    float *const buffer[] = { t->input, t->conv1, t->pool1, t->conv2, t->pool2, t->pool3, t->fc1, t->fc2, t->logp };
+    float *const buffer[] = { t->input, t->conv1, t->pool1, t->conv2, t->pool2,
+                              t->pool3, t->fc1,   t->fc2,   t->logp };
     for (size_t i = 0; i < 9; ++i) free(buffer[i]);
 }
 
-// The header computes the same net with sixteen images side by side in each vector register. It adds in another order, so
-// the last bits differ; nothing else may.
+// The header computes the same net with sixteen images side by side in each vector register. It
+// adds in another order, so the last bits differ; nothing else may.
 
 static void compare_with_header(const pass *t, dt_net *net) {
     float logp[10], most = 0.0f;
@@ -206,39 +230,45 @@ static void compare_with_header(const pass *t, dt_net *net) {
         }
         labels += mine != theirs;
     }
-    printf("%d images: the largest difference of a log-probability is %.1e, and %d labels differ\n", t->N, (double)most, labels);
+    printf("%d images: the largest difference of a log-probability is %.1e, and %d labels differ\n",
+           t->N, (double)most, labels);
     expect(most < 2e-5f, "dt_forward gives other log-probabilities");
 }
 
 // ## 3.4 What it costs
 //
-// An output of a convolution takes C*K*K multiply-adds, and there are O*P*Q of them. Counting needs no clock: it says what
-// must be done, on any machine. Two thirds of this net are its second convolution, nothing else comes near.
+// An output of a convolution takes C*K*K multiply-adds, and there are O*P*Q of them. Counting needs
+// no clock: it says what must be done, on any machine. Two thirds of this net are its second
+// convolution, nothing else comes near.
 
 // [region: count]
 static const char *const layer_names[4] = { "conv1", "conv2", "fc1", "fc2" };
-static const double multiply_adds[4] = { 10.0 * 24 * 24 * 1 * 5 * 5, 20.0 * 8 * 8 * 10 * 5 * 5, 50.0 * 80, 10.0 * 50 };
+static const double multiply_adds[4] = { 10.0 * 24 * 24 * 1 * 5 * 5, 20.0 * 8 * 8 * 10 * 5 * 5,
+                                         50.0 * 80, 10.0 * 50 };
 // [end]
 
 static void print_counts(const dt_net *net) {
-    const char *const what[] = { "conv 1x28x28 -> 10x24x24", "conv 10x12x12 -> 20x8x8", "linear 80 -> 50", "linear 50 -> 10" };
+    const char *const what[] = { "conv 1x28x28 -> 10x24x24", "conv 10x12x12 -> 20x8x8",
+                                 "linear 80 -> 50", "linear 50 -> 10" };
     double all = 0.0, training = 0.0;
     printf("\n");
     for (int i = 0; i < 4; ++i) {
         printf("%-25s %7.0f multiply-adds an image\n", what[i], multiply_adds[i]);
         all += multiply_adds[i];
-        training += 2.0 * multiply_adds[i] * (i == 0 ? 2.0 : 3.0); // chapter 5: backward costs twice as much, the first layer once
+        // chapter 5: backward costs twice as much, the first layer once
+        training += 2.0 * multiply_adds[i] * (i == 0 ? 2.0 : 3.0);
     }
-    printf("%-25s %7.0f, of which conv2 %.0f %%\n", "together", all, 100.0 * multiply_adds[1] / all);
+    printf("%-25s %7.0f, of which conv2 %.0f %%\n", "together", all,
+           100.0 * multiply_adds[1] / all);
     expect(fabs(training - dt_net_flops(net)) < 0.5, "dt_net_flops counts otherwise");
 }
 
 // ## 3.5 How fast is that?
 //
-// A multiply-add is two floating-point operations (flop). Counted flop over measured seconds is a speed, and a speed wants a
-// ceiling: what can this core do at best? We ask it: ten vectors, each multiplied and added to again and again, all in
-// registers, no memory. Ten, since on many cores a multiply-add takes four cycles and two may begin in each: eight must be
-// under way at any time.
+// A multiply-add is two floating-point operations (flop). Counted flop over measured seconds is a
+// speed, and a speed wants a ceiling: what can this core do at best? We ask it: ten vectors, each
+// multiplied and added to again and again, all in registers, no memory. Ten, since on many cores a
+// multiply-add takes four cycles and two may begin in each: eight must be under way at any time.
 
 #if defined(__AVX512F__)
 typedef float vector __attribute__((vector_size(64)));
@@ -249,8 +279,9 @@ typedef float vector __attribute__((vector_size(16)));
 #endif
 
 // [region: peak]
-#if defined(__clang__)                            // here, and nowhere else, the compiler may fuse multiply and add,
-__attribute__((min_vector_width(512)))            // and use its widest registers
+// Here, and nowhere else, the compiler may fuse multiply and add, and use its widest registers.
+#if defined(__clang__)
+__attribute__((min_vector_width(512)))
 #else
 __attribute__((optimize("fp-contract=fast")))
 #endif
@@ -271,15 +302,18 @@ static double peak_gflops(int rounds) {
         for (int k = 1; k < 10; ++k) a[0] += a[k];
         volatile float used = a[0][0]; // so that the work may not be left out
         (void)used;
-        best = fmax(best, 2.0 * 10.0 * (double)(sizeof(vector) / sizeof(float)) * rounds / seconds * 1e-9);
+        best = fmax(best, 2.0 * 10.0 * (double)(sizeof(vector) / sizeof(float)) * rounds / seconds *
+                              1e-9);
     }
     return best;
 }
 // [end]
 
-// Each layer by hand and by the header, several times; the median counts, the smallest and the largest become error bars.
+// Each layer by hand and by the header, several times; the median counts, the smallest and the
+// largest become error bars.
 static void measure(pass *t, dt_net *net, int runs, speeds *s) {
-    static const int at[LAYERS] = { 0, 3, 8, 10 }; // where they stand in the header's list of eleven
+    // where they stand in the header's list of eleven
+    static const int at[LAYERS] = { 0, 3, 8, 10 };
     double speed[2 * LAYERS][MOST_RUNS];
     for (int r = 0; r < runs; ++r) {
         forward(t, net);
@@ -306,11 +340,14 @@ int main(int argc, char **argv) {
     const option_desc options[] = {
         DATA_OPTION(&which),
         { "images", UP_TO(10000), &images, "N   in the batch; default 128, with --quick 20" },
-        { "runs", UP_TO(MOST_RUNS), &runs, "N   of which the median counts; default 11, with --quick 3" },
+        { "runs", UP_TO(MOST_RUNS), &runs,
+          "N   of which the median counts; default 11, with --quick 3" },
         FIGURES_OPTION(&folder),
         QUICK_OPTION(&quick),
     };
-    dt_comm *comm = begin_program(argc, argv, "Chapter 3: convolution, and the whole net's forward pass.", options, sizeof options);
+    dt_comm *comm = begin_program(argc, argv,
+                                  "Chapter 3: convolution, and the whole net's forward pass.",
+                                  options, sizeof options);
     check_output(comm, "%s/ch03_gflops.png", folder);
     if (!images) images = quick ? 20 : 128;
     if (!runs) runs = quick ? 3 : 11;
@@ -347,11 +384,13 @@ int main(int argc, char **argv) {
 
 // ## 3.6 Exercises
 //
-// 1. **Predict.** Padding 2 keeps conv1's output at 28 x 28. By what factor do its multiply-adds grow? What must fc1 then expect?
-// 2. **Predict.** ReLU stands behind the pooling here. Put it before: do the outputs change? Does the cost?
-// 3. **Implement.** Average pooling. Then a depthwise convolution (output channel o sees only input channel o); count its
-//    multiply-adds for 10 channels of 24 x 24.
-// 4. **Measure.** Swap the loops over j and v in `conv2d`, so that neighbouring outputs are computed together. How many GFLOP/s?
-//    (Chapter 4 takes this path to its end.)
-// 5. **Measure.** Change the ten vectors of `peak_gflops` to two, four, six, eight. At which number does the speed stop growing,
-//    and what does that say about the latency of a multiply-add here?
+// 1. **Predict.** Padding 2 keeps conv1's output at 28 x 28. By what factor do its multiply-adds
+//    grow? What must fc1 then expect?
+// 2. **Predict.** ReLU stands behind the pooling here. Put it before: do the outputs change? Does
+//    the cost?
+// 3. **Implement.** Average pooling. Then a depthwise convolution (output channel o sees only input
+//    channel o); count its multiply-adds for 10 channels of 24 x 24.
+// 4. **Measure.** Swap the loops over j and v in `conv2d`, so that neighbouring outputs are
+//    computed together. How many GFLOP/s? (Chapter 4 takes this path to its end.)
+// 5. **Measure.** Change the ten vectors of `peak_gflops` to two, four, six, eight. At which number
+//    does the speed stop growing, and what does that say about the latency of a multiply-add here?

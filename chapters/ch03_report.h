@@ -25,14 +25,20 @@ static void draw_speeds(const speeds *s, const char *folder, const char *data, i
     snprintf(title, sizeof title,
              "In conv2, seven loops reach %.1f %% of this core's peak, the header's lanes %.0f %%",
              100.0 * s->median[1] / s->peak, 100.0 * s->median[LAYERS + 1] / s->peak);
-    snprintf(caption, sizeof caption, "%s, forward pass of %d images, median with min and max", data,
-             images);
+    snprintf(caption, sizeof caption, "%s, forward pass of %d images, median with min and max",
+             data, images);
     snprintf(label, sizeof label, "fused multiply-adds in registers: %.0f GFLOP/s", s->peak);
     static const char *const labels[] = { "seven loops", "the header" };
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .y_label = "GFLOP/s on one core",
                                                  .caption = caption, .machine = true });
-    dt_chart_bars(c, &(dt_bars){ .groups = LAYERS, .series = 2, .names = s->layer, .labels = labels,
-                                 .y = s->median, .y_min = s->low, .y_max = s->high, .values = true });
+    dt_chart_bars(c, &(dt_bars){ .groups = LAYERS,
+                                 .series = 2,
+                                 .names = s->layer,
+                                 .labels = labels,
+                                 .y = s->median,
+                                 .y_min = s->low,
+                                 .y_max = s->high,
+                                 .values = true });
     dt_chart_reference(c, &(dt_reference){ .label = label, .offset = s->peak });
     save_picture(NULL, c, "picture  ", "%s/ch03_gflops.png", folder);
 }

@@ -1,4 +1,5 @@
-// Chapter 4's surroundings: sizes and buffers, the clock, the median of several runs, the table, two charts.
+// Chapter 4's surroundings: sizes and buffers, the clock, the median of several runs, the table,
+// two charts.
 #ifndef CH04_REPORT_H
 #define CH04_REPORT_H
 
@@ -11,19 +12,24 @@
 
 // ---- What is convolved, and a program that does it.
 
-typedef struct shape { int N, C, H, W, O, K, P, Q; } shape;   // P = H-K+1 rows and Q = W-K+1 columns come out
+// P = H-K+1 rows and Q = W-K+1 columns come out
+typedef struct shape { int N, C, H, W, O, K, P, Q; } shape;
 typedef void conv_step(float *y, const float *x, const float *w, const shape *s);
 typedef void conv_pack(const float *w, const shape *s);
 
 typedef struct step {
     const char *name;
     conv_step *run;
-    conv_pack *pack;                                       // of the weights, before the clock starts; or NULL
+    // of the weights, before the clock starts; or NULL
+    conv_pack *pack;
     bool lanes;                                            // [C][H][W][16] instead of [N][C][H][W]
     int width;                                             // lanes of a multiply-add
-    double madds, arithmetic, loads, weights, stores;      // a turn: multiply-adds, all arithmetic; what is moved
-    double stands_for;                                     // of the definition's multiply-adds, each; 0 means 1
-    double chains, l2, far;                                // sums that do not wait for each other; bytes
+    // a turn: multiply-adds, all arithmetic; what is moved
+    double madds, arithmetic, loads, weights, stores;
+    // of the definition's multiply-adds, each; 0 means 1
+    double stands_for;
+    // sums that do not wait for each other; bytes
+    double chains, l2, far;
     double intensity, median, low, high;                   // flop per byte moved; GFLOP/s
     char stop[60];                                         // the lowest ceilings
 } step;
@@ -44,20 +50,24 @@ static task read_task(int argc, char **argv, dt_comm *comm) {
     int channels = 0;
     const option_desc options[] = {
         { "channels", UP_TO(960), &channels, "C   a multiple of 48; default 96, with --quick 48" },
-        { "runs", UP_TO(MOST_RUNS), &t.runs, "N   of which the median counts; default 9, --quick 3" },
+        { "runs", UP_TO(MOST_RUNS), &t.runs,
+          "N   of which the median counts; default 9, --quick 3" },
         FIGURES_OPTION(&t.folder),
         QUICK_OPTION(&t.quick),
     };
-    read_options(argc, argv, comm, "Chapter 4: one convolution, six times.", options, sizeof options / sizeof *options);
+    read_options(argc, argv, comm, "Chapter 4: one convolution, six times.", options,
+                 sizeof options / sizeof *options);
     if (channels % 48) usage_error(comm, "ch04", "--channels: a multiple of 48 is needed");
     if (!channels) channels = t.quick ? 48 : 96;
     if (!t.runs) t.runs = t.quick ? 3 : 9;
-    t.size = (shape){ .N = DT_LANES, .C = channels, .H = 30, .W = 30, .O = channels, .K = 3, .P = 28, .Q = 28 };
+    t.size = (shape){
+        .N = DT_LANES, .C = channels, .H = 30, .W = 30, .O = channels, .K = 3, .P = 28, .Q = 28
+    };
     check_output(comm, "%s/ch04_ladder.png", t.folder);
     check_output(comm, "%s/ch04_forms.png", t.folder);
     print_machine(comm, NULL, 1);
-    printf("16 images of %d x 30 x 30 -> %d x 28 x 28, kernel 3 x 3: %.0f multiply-adds\n", channels, channels,
-           16.0 * channels * 28 * 28 * channels * 9);
+    printf("16 images of %d x 30 x 30 -> %d x 28 x 28, kernel 3 x 3: %.0f multiply-adds\n",
+           channels, channels, 16.0 * channels * 28 * 28 * channels * 9);
     return t;
 }
 
@@ -77,17 +87,22 @@ static float *floats(size_t n) {
 static void lanes_of(float *to, const float *from, int planes, bool back) {
     for (int n = 0; n < DT_LANES; ++n)
         for (int k = 0; k < planes; ++k)
-            if (back) to[n * planes + k] = from[k * DT_LANES + n]; else to[k * DT_LANES + n] = from[n * planes + k];
+            if (back) to[n * planes + k] = from[k * DT_LANES + n];
+            else to[k * DT_LANES + n] = from[n * planes + k];
 }
 
 typedef struct buffers { float *x, *x_lanes, *w, *y, *y_lanes, *expected; } buffers;
 
 static buffers buffers_new(const shape *s) {
-    const size_t inputs = (size_t)(s->N * s->C * s->H * s->W), outputs = (size_t)(s->N * s->O * s->P * s->Q);
+    const size_t inputs = (size_t)(s->N * s->C * s->H * s->W),
+                 outputs = (size_t)(s->N * s->O * s->P * s->Q);
     const size_t weights = (size_t)(s->O * s->C * s->K * s->K);
-    const buffers b = { floats(inputs), floats(inputs), floats(weights), floats(outputs), floats(outputs), floats(outputs) };
-    for (size_t i = 0; i < inputs; ++i) b.x[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, 0, (uint32_t)i).v[0]) - 1.0f;
-    for (size_t i = 0; i < weights; ++i) b.w[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, 1, (uint32_t)i).v[0]) - 1.0f;
+    const buffers b = { floats(inputs),  floats(inputs),  floats(weights),
+                        floats(outputs), floats(outputs), floats(outputs) };
+    for (size_t i = 0; i < inputs; ++i)
+        b.x[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, 0, (uint32_t)i).v[0]) - 1.0f;
+    for (size_t i = 0; i < weights; ++i)
+        b.w[i] = 2.0f * dt_uniform(dt_philox(1, DT_RNG_TEST, 0, 1, (uint32_t)i).v[0]) - 1.0f;
     lanes_of(b.x_lanes, b.x, s->C * s->H * s->W, false);
     return b;
 }
@@ -143,7 +158,8 @@ static int compare(const step steps[STEPS], void allow(double *, double, double,
     steps[0].run(b->expected, b->x, b->w, s);
     const double rms = rms_of(b->expected, s->N * s->O * s->P * s->Q);
     allow(allowed, ldexp(largest_sum(b, s), -24), rms, s);
-    printf("\nlargest difference from step 1, and what is allowed; the results' rms is %.1f\n", rms);
+    printf("\nlargest difference from step 1, and what is allowed; the results' rms is %.1f\n",
+           rms);
     for (int k = 1; k < STEPS; ++k) {
         const double most = difference(&steps[k], b, s);
         printf("%-17s  %.1e  %.1e\n", steps[k].name, most, allowed[k]);
@@ -188,9 +204,12 @@ static machine measure_machine(const questions *ask, bool quick) {
         m.far = fmax(m.far, bandwidth(ask, p, far, total));
     }
     free(p);
-    printf("peak %.1f GFLOP/s, one chain %.1f GFLOP/s: %.1f multiply-adds must be under way at once\n", m.peak, m.chain, m.peak / m.chain);
-    printf("reads %.0f GB/s from L1 (%zu KiB), %.0f GB/s from L2 (%zu KiB), %.1f GB/s from beyond\n\n", m.l1, m.l1_bytes >> 10, m.l2,
-           m.l2_bytes >> 10, m.far);
+    printf(
+        "peak %.1f GFLOP/s, one chain %.1f GFLOP/s: %.1f multiply-adds must be under way at once\n",
+        m.peak, m.chain, m.peak / m.chain);
+    printf(
+        "reads %.0f GB/s from L1 (%zu KiB), %.0f GB/s from L2 (%zu KiB), %.1f GB/s from beyond\n\n",
+        m.l1, m.l1_bytes >> 10, m.l2, m.l2_bytes >> 10, m.far);
     return m;
 }
 
@@ -207,26 +226,31 @@ static void measure(step steps[STEPS], const buffers *b, const shape *s, int run
         }
     for (int k = 0; k < STEPS; ++k) {
         sort_numbers(speed[k], (size_t)runs);
-        steps[k].low = speed[k][0]; steps[k].median = speed[k][runs / 2]; steps[k].high = speed[k][runs - 1];
+        steps[k].low = speed[k][0];
+        steps[k].median = speed[k][runs / 2];
+        steps[k].high = speed[k][runs - 1];
     }
 }
 
 // ---- The table and the charts.
 
 static void print_counts_head(void) {
-    printf("a turn of the innermost loop: its multiply-adds; the vectors and weights that it loads, the vectors that it stores\n");
-    printf("%-17s %4s %4s %4s %4s  %35s %23s %11s\n", "", "", "", "", "", "at most so many GFLOP/s by", "prediction,", "flop");
-    printf("%-17s %4s %4s %4s %4s  %7s%7s%7s%7s%7s %23s %11s\n", "", "madd", "load", "wght", "stor", "latency", "ports", "L1", "L2", "beyond",
-           "in GFLOP/s", "a byte");
+    printf("a turn of the innermost loop: its multiply-adds; the vectors and weights that it "
+           "loads, the vectors that it stores\n");
+    printf("%-17s %4s %4s %4s %4s  %35s %23s %11s\n", "", "", "", "", "",
+           "at most so many GFLOP/s by", "prediction,", "flop");
+    printf("%-17s %4s %4s %4s %4s  %7s%7s%7s%7s%7s %23s %11s\n", "", "madd", "load", "wght", "stor",
+           "latency", "ports", "L1", "L2", "beyond", "in GFLOP/s", "a byte");
 }
 
 static void print_table(const step steps[STEPS], const machine *m) {
-    printf("%-15s %22s %14s %9s   %s\n", "", "GFLOP/s (min to max)", "of peak", "speedup", "lowest ceilings");
+    printf("%-15s %22s %14s %9s   %s\n", "", "GFLOP/s (min to max)", "of peak", "speedup",
+           "lowest ceilings");
     for (int k = 0; k < STEPS; ++k) {
         char range[40];
         snprintf(range, sizeof range, "(%.1f to %.1f)", steps[k].low, steps[k].high);
-        printf("%-17s %7.1f %-16s %5.1f %% %8.1f x   %s\n", steps[k].name, steps[k].median, range, 100.0 * steps[k].median / m->peak,
-               steps[k].median / steps[0].median, steps[k].stop);
+        printf("%-17s %7.1f %-16s %5.1f %% %8.1f x   %s\n", steps[k].name, steps[k].median, range,
+               100.0 * steps[k].median / m->peak, steps[k].median / steps[0].median, steps[k].stop);
     }
 }
 
@@ -242,31 +266,67 @@ static void draw(const char *folder, const step steps[STEPS], const machine *m, 
     char title[200], caption[300], label[4][80];
     const double left = 0.08, right = 8.0;
     snprintf(caption, sizeof caption,
-             "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; multiply-adds as the definition counts "
-             "them; processor time, median with min and max", s->C, s->H, s->W, s->O, s->P, s->Q);
-    say_roofline((double[]){ steps[2].intensity, steps[3].intensity }, steps[2].median / steps[1].median, steps[3].median / steps[2].median, title, sizeof title);
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .x_scale = DT_LOG10, .y_scale = DT_LOG10,
-        .x_label = "intensity: flop for each byte that the inner loop loads or stores", .y_label = "GFLOP/s on one core",
-        .x_min = left, .x_max = right, .y_min = 0.5, .y_max = 2.0 * m->peak });
+             "16 images of %d x %d x %d -> %d x %d x %d, kernel 3 x 3, float, one core; "
+             "multiply-adds as the definition counts "
+             "them; processor time, median with min and max",
+             s->C, s->H, s->W, s->O, s->P, s->Q);
+    say_roofline((double[]){ steps[2].intensity, steps[3].intensity },
+                 steps[2].median / steps[1].median, steps[3].median / steps[2].median, title,
+                 sizeof title);
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){
+        .title = title,
+        .caption = caption,
+        .machine = true,
+        .x_scale = DT_LOG10,
+        .y_scale = DT_LOG10,
+        .x_label = "intensity: flop for each byte that the inner loop loads or stores",
+        .y_label = "GFLOP/s on one core",
+        .x_min = left,
+        .x_max = right,
+        .y_min = 0.5,
+        .y_max = 2.0 * m->peak });
     for (int k = 0; k < OWN - 1; ++k)
-        dt_chart_line(c, &(dt_series){ .label = steps[k].name, .n = 1, .x = &steps[k].intensity, .y = &steps[k].median,
-                                       .y_min = &steps[k].low, .y_max = &steps[k].high, .style = DT_LINE_POINTS });
+        dt_chart_line(c, &(dt_series){ .label = steps[k].name,
+                                       .n = 1,
+                                       .x = &steps[k].intensity,
+                                       .y = &steps[k].median,
+                                       .y_min = &steps[k].low,
+                                       .y_max = &steps[k].high,
+                                       .style = DT_LINE_POINTS });
     const double rate[3] = { m->l1, m->l2, m->far };
     static const char *const from[3] = { "L1", "L2", "beyond L2" };
     for (int k = 0; k < 3; ++k) {
         snprintf(label[k], sizeof label[k], "%s: %.0f GB/s", from[k], rate[k]);
-        dt_chart_reference(c, &(dt_reference){ .label = label[k], .slope = rate[k], .from = left, .to = fmin(right, m->peak / rate[k]) });
+        dt_chart_reference(c, &(dt_reference){ .label = label[k],
+                                               .slope = rate[k],
+                                               .from = left,
+                                               .to = fmin(right, m->peak / rate[k]) });
     }
     snprintf(label[3], sizeof label[3], "multiply-adds in registers: %.0f GFLOP/s", m->peak);
-    dt_chart_reference(c, &(dt_reference){ .label = label[3], .offset = m->peak, .from = m->peak / m->l1, .to = right });
+    dt_chart_reference(c, &(dt_reference){ .label = label[3],
+                                           .offset = m->peak,
+                                           .from = m->peak / m->l1,
+                                           .to = right });
     save(c, folder, "ch04_roofline.png");
 
     const char *names[STEPS];
     double median[STEPS], low[STEPS], high[STEPS];
-    for (int k = 0; k < STEPS; ++k) { names[k] = steps[k].name; median[k] = steps[k].median; low[k] = steps[k].low; high[k] = steps[k].high; }
+    for (int k = 0; k < STEPS; ++k) {
+        names[k] = steps[k].name;
+        median[k] = steps[k].median;
+        low[k] = steps[k].low;
+        high[k] = steps[k].high;
+    }
     say_ladder(OWN, median, m->peak, title, sizeof title);
-    c = dt_chart_new(&(dt_chart_desc){ .title = title, .caption = caption, .machine = true, .y_label = "GFLOP/s on one core" });
-    dt_chart_bars(c, &(dt_bars){ .groups = STEPS, .series = 1, .names = names, .y = median, .y_min = low, .y_max = high, .values = true });
+    c = dt_chart_new(&(dt_chart_desc){
+        .title = title, .caption = caption, .machine = true, .y_label = "GFLOP/s on one core" });
+    dt_chart_bars(c, &(dt_bars){ .groups = STEPS,
+                                 .series = 1,
+                                 .names = names,
+                                 .y = median,
+                                 .y_min = low,
+                                 .y_max = high,
+                                 .values = true });
     dt_chart_reference(c, &(dt_reference){ .label = label[3], .offset = m->peak });
     save(c, folder, "ch04_ladder.png");
 }

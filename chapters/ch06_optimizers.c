@@ -1,6 +1,7 @@
 // Chapter 6. Downhill: optimizers, and one core trains         uses [S3.1] [S8.1] [S9] [S4.5] [S11]
 //
-// You will learn   SGD, momentum, Nesterov and Adam in a few lines each; what a training loop is; how fast one core is
+// You will learn   SGD, momentum, Nesterov and Adam in a few lines each; what a training loop is;
+//                  how fast one core is
 // New since ch05   about 170 lines
 // Run              make ch06 && ./ch06
 // Check            ./ch06 --data synthetic --quick --figures build/check
@@ -21,16 +22,22 @@
 
 // ## 6.1 Four ways downhill
 //
-// The gradient g says which way the loss grows. Go the other way, a little: w -= lr * g. Every optimizer is a variation on
-// that line, works on the flat parameter vector, number by number, and knows nothing of layers.
+// The gradient g says which way the loss grows. Go the other way, a little: w -= lr * g. Every
+// optimizer is a variation on that line, works on the flat parameter vector, number by number, and
+// knows nothing of layers.
 //
-//   - **SGD** (Robbins and Monro 1951) is the line itself.
-//   - **Momentum** (Polyak 1964) keeps a running sum of gradients, of which a part mu survives each step. Steps that agree add
-//     up, to 1/(1 - mu) times their size; steps that go to and fro cancel.
+//   - **SGD**, stochastic gradient descent (Robbins and Monro 1951), is the line itself:
+//     stochastic, as the gradient is that of a random batch (0.6). lr is the learning rate (0.5).
+//   - **Momentum** (Polyak 1964) keeps a running sum of gradients, of which a part mu survives each
+//     step: m = mu m + g. If all gradients agree, m is g + mu g + mu^2 g + ..., and that sum is g /
+//     (1 - mu), for mu times it and one g more is it again: 10 g for mu = 0.9. If they go to and
+//     fro, g - mu g + mu^2 g - ... is g / (1 + mu): about half.
 //   - **Nesterov**'s variant looks at where the momentum is about to lead.
-//   - **Adam** (Kingma and Ba 2015) divides the running mean m of the gradient by the root of the running mean v of its square:
-//     each number's step is about lr, whatever the size of its gradient. Both means begin at zero and are too small at first;
-//     dividing by 1 - beta^t makes up for that.
+//   - **Adam** (Kingma and Ba 2015) divides the running mean m of the gradient by the root of the
+//     running mean v of its square: each number's step is about lr, whatever the size of its
+//     gradient. Both means begin at zero and are too small at first: after t steps with the same g,
+//     m = beta m + (1 - beta) g has become (1 - beta^t) g. Dividing by 1 - beta^t makes up for
+//     that.
 
 // [region: optimizers]
 typedef enum kind { SGD, MOMENTUM, NESTEROV, ADAM } kind;
@@ -44,7 +51,9 @@ typedef struct optimizer {
 static void sgd_step(optimizer *o, float *w, const float *g, size_t n) {
     for (size_t i = 0; i < n; ++i) {
         o->m[i] = o->mu * o->m[i] + g[i];
-        w[i] -= o->lr * (o->kind == SGD ? g[i] : o->kind == NESTEROV ? g[i] + o->mu * o->m[i] : o->m[i]);
+        w[i] -= o->lr * (o->kind == SGD        ? g[i]
+                         : o->kind == NESTEROV ? g[i] + o->mu * o->m[i]
+                                               : o->m[i]);
     }
     ++o->steps;
 }
@@ -52,7 +61,8 @@ static void sgd_step(optimizer *o, float *w, const float *g, size_t n) {
 static void adam_step(optimizer *o, float *w, const float *g, size_t n) {
     const float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
     ++o->steps;
-    const float early1 = (float)(1.0 - pow((double)beta1, o->steps)), early2 = (float)(1.0 - pow((double)beta2, o->steps));
+    const float early1 = (float)(1.0 - pow((double)beta1, o->steps)),
+                early2 = (float)(1.0 - pow((double)beta2, o->steps));
     for (size_t i = 0; i < n; ++i) {
         o->m[i] = beta1 * o->m[i] + (1.0f - beta1) * g[i];
         o->v[i] = beta2 * o->v[i] + (1.0f - beta2) * g[i] * g[i];
@@ -76,10 +86,11 @@ static void optimizer_free(optimizer *o) { free(o->m); free(o->v); }
 
 // ## 6.2 A bowl that is steeper one way
 //
-// Before a net, a landscape of two numbers: height (x*x + 100 y*y) / 2, from x = y = 1. The steep direction sets the largest
-// step that does not overshoot: lr below 2/100. With that, the flat direction takes for ever. This is what momentum is for:
-// along the flat direction all steps agree. It also overshoots and swings back, so we count the steps until the height *stays*
-// low. Adam's first steps have the same length in both directions: to it, this bowl is round.
+// Before a net, a landscape of two numbers: height (x*x + 100 y*y) / 2, from x = y = 1. The steep
+// direction sets the largest step that does not overshoot: lr below 2/100. With that, the flat
+// direction takes for ever. This is what momentum is for: along the flat direction all steps agree.
+// It also overshoots and swings back, so we count the steps until the height *stays* low. Adam's
+// first steps have the same length in both directions: to it, this bowl is round.
 
 static void race(void) {
     const float lr[4] = { 0.01f, 0.01f, 0.01f, 0.05f }, mu[4] = { 0.0f, 0.9f, 0.9f, 0.0f };
@@ -101,14 +112,18 @@ static void race(void) {
 
 // ## 6.3 The header's optimizers
 //
-// Fifty steps with random gradients on a whole net's vector, by hand on a copy and by the header in place. For SGD and its kin
-// we may ask for the same bits: the same operations in the same order, and a compiler told not to fuse them. Adam's formula
-// can be ordered in several ways, and the header's spares a division; so there we ask for closeness.
+// Fifty steps with random gradients on a whole net's vector, by hand on a copy and by the header in
+// place. For SGD and its kin we may ask for the same bits: the same operations in the same order,
+// and a compiler told not to fuse them. Adam's formula can be ordered in several ways, and the
+// header's spares a division; so there we ask for closeness.
 
 static dt_optimizer *header_optimizer(dt_net *net, const optimizer *o) {
-    dt_optimizer *theirs = o->kind == ADAM
-        ? dt_adam(net, &(dt_adam_desc){ .lr = o->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
-        : dt_sgd(net, &(dt_sgd_desc){ .lr = o->lr, .momentum = o->mu, .nesterov = o->kind == NESTEROV });
+    dt_optimizer *theirs =
+        o->kind == ADAM
+            ? dt_adam(net,
+                      &(dt_adam_desc){ .lr = o->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
+            : dt_sgd(net, &(dt_sgd_desc){
+                              .lr = o->lr, .momentum = o->mu, .nesterov = o->kind == NESTEROV });
     if (!theirs) die(NULL);
     return theirs;
 }
@@ -124,16 +139,20 @@ static void compare_with_header(dt_net *net) {
         memcpy(w, dt_net_values(net), n * sizeof *w);
         for (uint32_t s = 0; s < 50; ++s) {
             float *g = dt_net_gradients(net);
-            for (size_t i = 0; i < n; ++i) g[i] = dt_uniform(dt_philox(6, DT_RNG_TEST, s, (uint32_t)i, k).v[0]) - 0.5f;
+            for (size_t i = 0; i < n; ++i)
+                g[i] = dt_uniform(dt_philox(6, DT_RNG_TEST, s, (uint32_t)i, k).v[0]) - 0.5f;
             step(&o, w, g, n);
             dt_optimizer_step(theirs);
         }
         if (k != ADAM) same += memcmp(w, dt_net_values(net), n * sizeof *w) == 0;
-        else for (size_t i = 0; i < n; ++i) most = larger(most, fabs((double)w[i] - (double)dt_net_values(net)[i]));
+        else
+            for (size_t i = 0; i < n; ++i)
+                most = larger(most, fabs((double)w[i] - (double)dt_net_values(net)[i]));
         dt_optimizer_free(theirs);
         optimizer_free(&o);
     }
-    if (same == 3) printf("\nsgd, momentum, nesterov: 50 steps on %zu values have dt_sgd's bits\n", n);
+    if (same == 3)
+        printf("\nsgd, momentum, nesterov: 50 steps on %zu values have dt_sgd's bits\n", n);
     printf("adam: 50 steps on %zu values differ from dt_adam's by at most %.1e\n", n, most);
     expect(same == 3, "dt_sgd takes other steps");
     expect(most < 1e-5, "dt_adam takes other steps");
@@ -142,16 +161,18 @@ static void compare_with_header(dt_net *net) {
 
 // ## 6.4 The training loop
 //
-// Everything is there now. An epoch shows every image once, in an order of its own; a step takes one batch: load, forward,
-// backward, step. The loss over the last few steps is written down several times an epoch, and the test images are scored with
-// dropout off; the clock stands still meanwhile.
+// Everything is there now. An epoch shows every image once, in an order of its own; a step takes
+// one batch: load, forward, backward, step. The loss over the last few steps is written down
+// several times an epoch, and the test images are scored with dropout off; the clock stands still
+// meanwhile.
 
 enum { MOST_POINTS = 2000, POINTS_AN_EPOCH = 6 };
 typedef struct curve {
     size_t n;
     double epoch[MOST_POINTS], loss[MOST_POINTS], accuracy[MOST_POINTS];
     double seconds, images;
-    const char *name;    // shown on a terminal, where the run is to be seen while it lasts; NULL: not
+    // shown on a terminal, where the run is to be seen while it lasts; NULL: not
+    const char *name;
 } curve;
 
 typedef struct course {
@@ -168,7 +189,8 @@ static void note(curve *c, dt_net *net, const course *s, double epoch, dt_score 
     c->loss[c->n] = dt_score_loss(window);
     c->accuracy[c->n++] = dt_score_accuracy(&score);
     if (c->name && isatty(2))
-        fprintf(stderr, "\r%-9s epoch %.2f  loss %.4f  accuracy %.4f", c->name, epoch, c->loss[c->n - 1], c->accuracy[c->n - 1]);
+        fprintf(stderr, "\r%-9s epoch %.2f  loss %.4f  accuracy %.4f", c->name, epoch,
+                c->loss[c->n - 1], c->accuracy[c->n - 1]);
     *window = (dt_score){ 0, 0, 0 };
 }
 
@@ -176,7 +198,9 @@ static void note(curve *c, dt_net *net, const course *s, double epoch, dt_score 
 static void train(dt_net *net, optimizer *o, const course *s, curve *c) {
     dt_batches it;
     dt_score window = { 0, 0, 0 };
-    check(NULL, dt_batches_init(&it, s->train, &(dt_batches_desc){ .global_batch = s->batch, .seed = s->seed, .shuffle = true }));
+    check(NULL, dt_batches_init(&it, s->train,
+                                &(dt_batches_desc){
+                                    .global_batch = s->batch, .seed = s->seed, .shuffle = true }));
     for (uint32_t epoch = 0; epoch < (uint32_t)s->epochs; ++epoch) {
         dt_batches_begin(&it, epoch);
         uint32_t done = 0;
@@ -190,7 +214,8 @@ static void train(dt_net *net, optimizer *o, const course *s, curve *c) {
             dt_score_add(&window, &score);
             c->images += b.count;
             ++done;
-            if (done * POINTS_AN_EPOCH / it.steps == (done - 1) * POINTS_AN_EPOCH / it.steps) continue;
+            if (done * POINTS_AN_EPOCH / it.steps == (done - 1) * POINTS_AN_EPOCH / it.steps)
+                continue;
             c->seconds += dt_now() - clock;
             note(c, net, s, epoch + (double)done / it.steps, &window);
             clock = dt_now();
@@ -209,11 +234,13 @@ static dt_net *new_net(const course *s) {
 
 // ## 6.5 Four runs
 //
-// Same initial weights, same order of images, same dropout masks: only the step differs. The settings are the lab report's (lr
-// 0.01, momentum 0.5), plain SGD at the same lr, Nesterov with the usual 0.9, and Adam's own defaults. It is not a contest of
-// optimizers, as each would deserve its best lr; it shows what the same two epochs become.
+// Same initial weights, same order of images, same dropout masks: only the step differs. The
+// settings are the lab report's (lr 0.01, momentum 0.5), plain SGD at the same lr, Nesterov with
+// the usual 0.9, and Adam's own defaults. It is not a contest of optimizers, as each would deserve
+// its best lr; it shows what the same two epochs become.
 
-static const float rates[4] = { 0.01f, 0.01f, 0.01f, 0.001f }, momenta[4] = { 0.0f, 0.5f, 0.9f, 0.0f };
+static const float rates[4] = { 0.01f, 0.01f, 0.01f, 0.001f },
+                   momenta[4] = { 0.0f, 0.5f, 0.9f, 0.0f };
 
 static void run_all(const course *s, curve curves[4]) {
     printf("\n");
@@ -224,15 +251,16 @@ static void run_all(const course *s, curve curves[4]) {
         c->name = names[k];
         train(net, &o, s, c);
         if (isatty(2)) fprintf(stderr, "\r%60s\r", "");
-        printf("%-9s  lr %.3f   %d epochs   %.2f s   %.0f images/s   loss %.4f   accuracy %.4f\n", names[k], (double)rates[k], s->epochs,
-               c->seconds, c->images / c->seconds, c->loss[c->n - 1], c->accuracy[c->n - 1]);
+        printf("%-9s  lr %.3f   %d epochs   %.2f s   %.0f images/s   loss %.4f   accuracy %.4f\n",
+               names[k], (double)rates[k], s->epochs, c->seconds, c->images / c->seconds,
+               c->loss[c->n - 1], c->accuracy[c->n - 1]);
         optimizer_free(&o);
         dt_net_free(net);
     }
 }
 
-// One last proof that there is no magic left: the header's own trainer and optimizer, from the same seed, for one epoch with the
-// lab report's settings, end at the same 9 840 floats, bit for bit.
+// One last proof that there is no magic left: the header's own trainer and optimizer, from the same
+// seed, for one epoch with the lab report's settings, end at the same 9 840 floats, bit for bit.
 
 static void compare_training(const course *s) {
     course one = *s;
@@ -245,10 +273,16 @@ static void compare_training(const course *s) {
     dt_train_result result;
     dt_comm *alone = dt_comm_alone();
     if (!alone) die(NULL);
-    check(NULL, dt_train_sync(theirs, opt, alone, &(dt_train_desc){ .data = s->train, .epochs = 1, .batch = s->batch, .seed = s->seed }, &result));
+    check(NULL,
+          dt_train_sync(theirs, opt, alone,
+                        &(dt_train_desc){
+                            .data = s->train, .epochs = 1, .batch = s->batch, .seed = s->seed },
+                        &result));
     const bool same = dt_net_hash(mine) == dt_net_hash(theirs);
     if (same) printf("trained by hand and by dt_sgd: the same weights\n");
-    else printf("hashes %016llx and %016llx\n", (unsigned long long)dt_net_hash(mine), (unsigned long long)dt_net_hash(theirs));
+    else
+        printf("hashes %016llx and %016llx\n", (unsigned long long)dt_net_hash(mine),
+               (unsigned long long)dt_net_hash(theirs));
     expect(same, "dt_train_sync ends at other weights");
     dt_optimizer_free(opt);
     optimizer_free(&o);
@@ -260,15 +294,27 @@ static void compare_training(const course *s) {
 
 // ## 6.6 Two pictures
 
-static void draw(const char *folder, const char *file, const char *title, const char *y_label, const course *s, curve curves[4], bool accuracy) {
+static void draw(const char *folder, const char *file, const char *title, const char *y_label,
+                 const course *s, curve curves[4], bool accuracy) {
     char caption[200], labels[4][64];
-    snprintf(caption, sizeof caption, "%s, %u images an epoch, batch %u, one core", s->train->name, s->train->count, s->batch);
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .x_label = "epochs", .y_label = y_label, .caption = caption, .machine = true,
-        .y_scale = accuracy ? DT_LINEAR : DT_LOG10, .y_format = accuracy ? DT_TICKS_PERCENT : DT_TICKS_PLAIN });
+    snprintf(caption, sizeof caption, "%s, %u images an epoch, batch %u, one core", s->train->name,
+             s->train->count, s->batch);
+    dt_chart *c =
+        dt_chart_new(&(dt_chart_desc){ .title = title,
+                                       .x_label = "epochs",
+                                       .y_label = y_label,
+                                       .caption = caption,
+                                       .machine = true,
+                                       .y_scale = accuracy ? DT_LINEAR : DT_LOG10,
+                                       .y_format = accuracy ? DT_TICKS_PERCENT : DT_TICKS_PLAIN });
     for (int k = 0; k < 4; ++k) {
-        if (momenta[k] > 0.0f) snprintf(labels[k], sizeof labels[k], "%s %.1f", names[k], (double)momenta[k]);
+        if (momenta[k] > 0.0f)
+            snprintf(labels[k], sizeof labels[k], "%s %.1f", names[k], (double)momenta[k]);
         else snprintf(labels[k], sizeof labels[k], "%s", names[k]);
-        dt_chart_line(c, &(dt_series){ .label = labels[k], .n = curves[k].n, .x = curves[k].epoch, .y = accuracy ? curves[k].accuracy : curves[k].loss });
+        dt_chart_line(c, &(dt_series){ .label = labels[k],
+                                       .n = curves[k].n,
+                                       .x = curves[k].epoch,
+                                       .y = accuracy ? curves[k].accuracy : curves[k].loss });
     }
     save_picture(NULL, c, "picture  ", "%s/%s", folder, file);
 }
@@ -277,7 +323,9 @@ static void draw_curves(const char *folder, const course *s, curve curves[4]) {
     char title[200];
     const size_t last = curves[0].n - 1;
     double loss[4], accuracy[4], seconds[4];
-    for (int k = 0; k < 4; ++k) loss[k] = curves[k].loss[last], accuracy[k] = curves[k].accuracy[last], seconds[k] = curves[k].seconds;
+    for (int k = 0; k < 4; ++k)
+        loss[k] = curves[k].loss[last], accuracy[k] = curves[k].accuracy[last],
+        seconds[k] = curves[k].seconds;
     say_loss(s->epochs, 4, names, loss, title, sizeof title);
     draw(folder, "ch06_loss.png", title, "training loss, dropout on", s, curves, false);
     say_best(4, names, accuracy, seconds, title, sizeof title);
@@ -298,12 +346,15 @@ int main(int argc, char **argv) {
         FIGURES_OPTION(&folder),
         QUICK_OPTION(&quick),
     };
-    dt_comm *comm = begin_program(argc, argv, "Chapter 6: optimizers; one core trains.", options, sizeof options);
+    dt_comm *comm = begin_program(argc, argv, "Chapter 6: optimizers; one core trains.", options,
+                                  sizeof options);
     check_output(comm, "%s/ch06_accuracy.png", folder);
     if (!images && quick) images = 4096;
     dt_dataset all, training, test, testing;
     load_data(comm, which, "ch06", &all, &test);
-    check(comm, dt_dataset_view(&training, &all, 0, images && (uint32_t)images < all.count ? (uint32_t)images : all.count));
+    check(comm,
+          dt_dataset_view(&training, &all, 0,
+                          images && (uint32_t)images < all.count ? (uint32_t)images : all.count));
     check(comm, dt_dataset_view(&testing, &test, 0, quick ? 1000 : test.count));
     print_machine(comm, &training, 1);
     const course s = { &training, &testing, (uint32_t)batch, epochs, seed };
@@ -322,11 +373,11 @@ int main(int argc, char **argv) {
 
 // ## 6.7 Exercises
 //
-// 1. **Predict.** Momentum 0.9 makes steps up to ten times longer. Which lr of plain SGD should come close to the curve of
-//    momentum 0.5 at lr 0.01? Try it.
+// 1. **Predict.** Momentum 0.9 makes steps up to ten times longer. Which lr of plain SGD should
+//    come close to the curve of momentum 0.5 at lr 0.01? Try it.
 // 2. **Predict.** Adam's gradients are all multiplied by 1000. What changes? What changes for SGD?
-// 3. **Implement.** Weight decay: g += wd * w before the step; in Adam, and in AdamW, where w is shrunk instead. Compare Adam
-//    with `dt_adam_desc.weight_decay`.
+// 3. **Implement.** Weight decay: g += wd * w before the step; in Adam, and in AdamW, where w is
+//    shrunk instead. Compare Adam with `dt_adam_desc.weight_decay`.
 // 4. **Implement.** A learning rate that falls along half a cosine from lr to zero over the run.
-// 5. **Measure.** Test accuracy after one epoch for lr = 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1 with each optimizer. For which is
-//    the range of good learning rates the widest?
+// 5. **Measure.** Test accuracy after one epoch for lr = 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1 with
+//    each optimizer. For which is the range of good learning rates the widest?

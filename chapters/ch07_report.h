@@ -1,4 +1,5 @@
-// Chapter 7's surroundings: the sizes and ways that are measured, the least-squares fit, the table, the picture.
+// Chapter 7's surroundings: the sizes and ways that are measured, the least-squares fit, the table,
+// the picture.
 #ifndef CH07_REPORT_H
 #define CH07_REPORT_H
 
@@ -20,7 +21,8 @@ typedef struct results {
     timing t[WAYS][SIZES];
     double model[WAYS][SIZES], curve[WAYS][CURVE]; // the fitted model's, at the sizes and between
 } results;
-static const dt_algorithm ways[WAYS] = { DT_NAIVE, DT_TREE, DT_RING, DT_DOUBLING, DT_HALVING, DT_MPI, DT_SHARED };
+static const dt_algorithm ways[WAYS] = { DT_NAIVE,   DT_TREE, DT_RING,  DT_DOUBLING,
+                                         DT_HALVING, DT_MPI,  DT_SHARED };
 
 static const char *size_text(double bytes, char text[16]) {
     if (bytes < 1024) snprintf(text, 16, "%.0f B", bytes);
@@ -33,13 +35,15 @@ static const char *size_text(double bytes, char text[16]) {
 
 typedef struct written_out {
     void (*add)(float *y, const float *x, size_t n);                                      // 7.3
-    dt_err (*time)(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, timing *t); // 7.4
+    // 7.4
+    dt_err (*time)(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, timing *t);
     void (*cost)(dt_algorithm way, int p, double n, double c[3]);                         // 7.5
 } written_out;
 
 // ---- The fit: least squares over relative errors.
 
-typedef struct row { double c[3], t; } row; // one measurement: c[0] alpha + c[1] beta + c[2] gamma = t
+// one measurement: c[0] alpha + c[1] beta + c[2] gamma = t
+typedef struct row { double c[3], t; } row;
 
 // Solves the normal equations over the chosen unknowns (bits of mask); the others are 0. Returns
 // the squared error.
@@ -47,7 +51,8 @@ static double solve(const row *rows, int count, int mask, double u[3]) {
     double m[3][4] = { { 0 } }, error = 0.0;
     for (int k = 0; k < count; ++k)
         for (int i = 0; i < 3; ++i)
-            for (int j = 0; j < 4; ++j) m[i][j] += rows[k].c[i] / rows[k].t * (j < 3 ? rows[k].c[j] / rows[k].t : 1.0);
+            for (int j = 0; j < 4; ++j)
+                m[i][j] += rows[k].c[i] / rows[k].t * (j < 3 ? rows[k].c[j] / rows[k].t : 1.0);
     for (int i = 0; i < 3; ++i)
         for (int j = 0; j < 4; ++j)
             if (!(mask >> i & 1) || (j < 3 && !(mask >> j & 1))) m[i][j] = i == j;
@@ -58,7 +63,8 @@ static double solve(const row *rows, int count, int mask, double u[3]) {
         }
     for (int i = 0; i < 3; ++i) u[i] = mask >> i & 1 ? m[i][3] / m[i][i] : 0.0;
     for (int k = 0; k < count; ++k) {
-        const double e = (rows[k].c[0] * u[0] + rows[k].c[1] * u[1] + rows[k].c[2] * u[2]) / rows[k].t - 1.0;
+        const double e =
+            (rows[k].c[0] * u[0] + rows[k].c[1] * u[1] + rows[k].c[2] * u[2]) / rows[k].t - 1.0;
         error += e * e;
     }
     return error;
@@ -70,7 +76,8 @@ static void fit(const row *rows, int count, double u[3]) {
     double best = INFINITY, v[3];
     for (int mask = 1; mask < 8; ++mask) {
         const double error = solve(rows, count, mask, v);
-        if (error < best && v[0] >= 0.0 && v[1] >= 0.0 && v[2] >= 0.0) best = error, memcpy(u, v, sizeof v);
+        if (error < best && v[0] >= 0.0 && v[1] >= 0.0 && v[2] >= 0.0)
+            best = error, memcpy(u, v, sizeof v);
     }
 }
 
@@ -116,7 +123,8 @@ static dt_err measure(dt_comm *comm, const written_out *hand, bool quick, result
             for (size_t again = 0; again <= 65536 / n; ++again) hand->add(y, x, n);
             seconds[i] = (dt_now() - start) / (double)(65536 / n + 1);
         }
-        if (n >= 1024) rows[count++] = (row){ { 0.0, 0.0, r->bytes[k] }, summary(seconds, ROUNDS).median };
+        if (n >= 1024)
+            rows[count++] = (row){ { 0.0, 0.0, r->bytes[k] }, summary(seconds, ROUNDS).median };
     }
     if (error == DT_OK) fit(rows, count, r->u), apply_model(hand, r);
     free(x), free(y);
@@ -138,25 +146,48 @@ static void print_table(const results *r) {
             if (w < MODELLED) off[MODELLED * k + w] = fmax(ratio, 1.0 / ratio);
         }
     }
-    printf("\n\nstart-up %.2f us a message, %.3f ns a byte sent, %.3f ns a byte added; half of the points within a factor %.2f\n",
+    printf("\n\nstart-up %.2f us a message, %.3f ns a byte sent, %.3f ns a byte added; half of the "
+           "points within a factor %.2f\n",
            r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, summary(off, MODELLED * r->sizes).median);
 }
 
 static void draw(dt_comm *comm, const results *r, const char *title, const char *png) {
     char subtitle[1200];
     double x[CURVE], median[SIZES], least[SIZES], most[SIZES];
-    snprintf(subtitle, sizeof subtitle, "Float sums on %d ranks, %d core%s. Points: median of %d, with the least and the most. Dashed: the "
-             "fitted model, %.2f us a message + %.3f ns a byte sent + %.3f ns a byte added.%s", r->p, dt_cores(), dt_cores() == 1 ? "" : "s",
-             ROUNDS, r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, r->p > dt_cores() ? " More ranks than cores: they take turns." : "");
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .caption = "No data set: vectors of zeros. ",
-        .machine = true, .x_label = "vector (bytes)", .y_label = "time of one all-reduce", .x_scale = DT_LOG2, .y_scale = DT_LOG10,
-        .x_format = DT_TICKS_BYTES, .y_format = DT_TICKS_SECONDS });
+    snprintf(subtitle, sizeof subtitle,
+             "Float sums on %d ranks, %d core%s. Points: median of %d, with the least and the "
+             "most. Dashed: the "
+             "fitted model, %.2f us a message + %.3f ns a byte sent + %.3f ns a byte added.%s",
+             r->p, dt_cores(), dt_cores() == 1 ? "" : "s", ROUNDS, r->u[0] * 1e6, r->u[1] * 1e9,
+             r->u[2] * 1e9, r->p > dt_cores() ? " More ranks than cores: they take turns." : "");
+    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title,
+                                                 .subtitle = subtitle,
+                                                 .caption = "No data set: vectors of zeros. ",
+                                                 .machine = true,
+                                                 .x_label = "vector (bytes)",
+                                                 .y_label = "time of one all-reduce",
+                                                 .x_scale = DT_LOG2,
+                                                 .y_scale = DT_LOG10,
+                                                 .x_format = DT_TICKS_BYTES,
+                                                 .y_format = DT_TICKS_SECONDS });
     for (int i = 0; i < CURVE; ++i) x[i] = curve_bytes(r, i);
     for (int w = 0; w < WAYS; ++w) {
-        for (int k = 0; k < r->sizes; ++k) median[k] = r->t[w][k].median, least[k] = r->t[w][k].least, most[k] = r->t[w][k].most;
-        dt_chart_line(c, &(dt_series){ .label = dt_algorithm_name(ways[w]), .n = (size_t)r->sizes, .x = r->bytes, .y = median,
-                                       .y_min = least, .y_max = most, .style = w < MODELLED ? DT_LINE_POINTS : DT_LINE_AUTO, .colour = w + 1 });
-        if (w < MODELLED) dt_chart_line(c, &(dt_series){ .n = CURVE, .x = x, .y = r->curve[w], .style = DT_LINE_DASHED, .colour = w + 1 });
+        for (int k = 0; k < r->sizes; ++k)
+            median[k] = r->t[w][k].median, least[k] = r->t[w][k].least, most[k] = r->t[w][k].most;
+        dt_chart_line(c, &(dt_series){ .label = dt_algorithm_name(ways[w]),
+                                       .n = (size_t)r->sizes,
+                                       .x = r->bytes,
+                                       .y = median,
+                                       .y_min = least,
+                                       .y_max = most,
+                                       .style = w < MODELLED ? DT_LINE_POINTS : DT_LINE_AUTO,
+                                       .colour = w + 1 });
+        if (w < MODELLED)
+            dt_chart_line(c, &(dt_series){ .n = CURVE,
+                                           .x = x,
+                                           .y = r->curve[w],
+                                           .style = DT_LINE_DASHED,
+                                           .colour = w + 1 });
     }
     save_picture(comm, c, "drawn in ", "%s", png);
 }

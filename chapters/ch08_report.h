@@ -56,12 +56,19 @@ static void draw_curves(dt_comm *comm, const curve curves[6], const char *settin
         one = one && same_curve(&curves[0], &curves[i]);
     }
     say_one_curve(one, low, high, curve_end(&curves[5]), title, sizeof title);
-    snprintf(subtitle, sizeof subtitle, "Test accuracy after so many training images; %s", settings);
+    snprintf(subtitle, sizeof subtitle, "Test accuracy after so many training images; %s",
+             settings);
     snprintf(caption, sizeof caption, "%s, %u training and %u test images. ", train->name,
              train->count, tested);
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle,
-        .caption = caption, .machine = true, .x_label = "training images seen by all ranks together",
-        .y_label = "test accuracy", .x_format = DT_TICKS_SI, .y_format = DT_TICKS_PERCENT });
+    dt_chart *c =
+        dt_chart_new(&(dt_chart_desc){ .title = title,
+                                       .subtitle = subtitle,
+                                       .caption = caption,
+                                       .machine = true,
+                                       .x_label = "training images seen by all ranks together",
+                                       .y_label = "test accuracy",
+                                       .x_format = DT_TICKS_SI,
+                                       .y_format = DT_TICKS_PERCENT });
     for (int i = 0; i < 6; ++i) {
         const curve *from = &curves[i];
         curve few = { 0 }; // where one curve lies on the other, each of P = 2, 3, 4 shows every

@@ -1,8 +1,9 @@
-// Chapter 8. Synchronous SGD                                  uses [S3.2] [S8] [S10] [S11.1] [S11.3] [E8]
+// Chapter 8. Synchronous SGD                          uses [S3.2] [S8] [S10] [S11.1] [S11.3] [E8]
 //
-// You will learn   how ranks train one net together; why the number of ranks need not change a single bit of it; what goes
-//                  wrong with uneven shares, with sums for means, and with a sum thrown away
-// New since ch07   about 90 lines: the five verbs, exact sums of gradients, a check that ranks agree
+// You will learn   how ranks train one net together; why the number of ranks need not change a
+//                  single bit of it; what goes wrong with uneven shares, with sums for means, and
+//                  with a sum thrown away
+// New since ch07   about 90 lines: five verbs, exact sums of gradients, a check that ranks agree
 // Run              make ch08 && mpiexec -n 2 ./ch08
 //                  mpiexec -n 4 ./ch08 --bug lost-sum --no-check        (and without --no-check)
 // Check            mpiexec -n 3 ./ch08 --quick --data synthetic
@@ -28,10 +29,11 @@ typedef struct settings {
 
 // ## 8.1 Five verbs
 //
-// Every rank holds the whole net, and its share of each global batch. A step is: load the share, forward, backward, sum the
-// gradients over the ranks, step. As the loss is the mean over the *global* batch, a rank's gradient is its share of that mean
-// (each sample counts 1/128, whoever holds it), and the shares are summed. All ranks began with the same values and take the
-// same step, so they stay the same without ever sending a weight.
+// Every rank holds the whole net, and its share of each global batch. A step is: load the share,
+// forward, backward, sum the gradients over the ranks, step. As the loss is the mean over the
+// *global* batch, a rank's gradient is its share of that mean (each sample counts 1/128, whoever
+// holds it), and the shares are summed. All ranks began with the same values and take the same
+// step, so they stay the same without ever sending a weight.
 
 // [region: verbs]
 static dt_err sum_as_floats(dt_net *net, dt_comm *comm, const dt_batch *share) {
@@ -44,17 +46,20 @@ static dt_err sum_as_floats(dt_net *net, dt_comm *comm, const dt_batch *share) {
 
 // ## 8.2 Why P must not change the answer
 //
-// That is right, but not to the last bit: (a + b) + c is not a + (b + c) in floats, and with another P other sums are made
-// first. Differences of 1e-8 are harmless until somebody must find out whether a wrong accuracy is a bug or "just rounding".
+// That is right, but not to the last bit: (a + b) + c is not a + (b + c) in floats, and with
+// another P other sums are made first. Differences of 1e-8 are harmless until somebody must find
+// out whether a wrong accuracy is a bug or "just rounding".
 //
-// Integers have no such trouble. So: let the images be computed in groups of 16, the same groups at every P; round each
-// group's gradient to a multiple of 2^-40; add those as 64-bit integers, within a rank and over ranks. Integer addition has
-// no order, so P cannot matter. Here the groups are taken one at a time, as if each were a batch of its own.
+// Integers have no such trouble. So: let the images be computed in groups of 16, the same groups at
+// every P; round each group's gradient to a multiple of 2^-40; add those as 64-bit integers, within
+// a rank and over ranks. Integer addition has no order, so P cannot matter. Here the groups are
+// taken one at a time, as if each were a batch of its own.
 
 // [region: exact]
 static dt_err sum_exactly(dt_net *net, dt_comm *comm, const dt_batch *share, int64_t *sum) {
     const size_t n = dt_net_count(net);
-    const float limit = dt_fixed_limit((share->global_count + DT_LANES - 1) / DT_LANES); // what surely does not overflow
+    // what surely does not overflow
+    const float limit = dt_fixed_limit((share->global_count + DT_LANES - 1) / DT_LANES);
     memset(sum, 0, n * sizeof *sum);
     for (uint32_t at = 0; at < share->count; at += DT_LANES) {
         dt_batch group = *share; // keeps global_count: each sample counts 1/global_count
@@ -73,24 +78,27 @@ static dt_err sum_exactly(dt_net *net, dt_comm *comm, const dt_batch *share, int
 
 // ## 8.3 The sum that was thrown away
 //
-// A lab report wrote `comm.allreduce(grad)`, and then divided `grad` by P. The sum was the function's *result*; nobody took
-// it. So each rank steps with its own gradient, divided by P, on its own 1/P of the data: P nets that never meet, each trained
-// on less, with a smaller learning rate. Nothing crashes, the loss falls. `--bug lost-sum` does it here.
+// A lab report wrote `comm.allreduce(grad)`, and then divided `grad` by P. The sum was the
+// function's *result*; nobody took it. So each rank steps with its own gradient, divided by P, on
+// its own 1/P of the data: P nets that never meet, each trained on less, with a smaller learning
+// rate. Nothing crashes, the loss falls. `--bug lost-sum` does it here.
 
 // [region: lost]
 static dt_err lose_the_sum(dt_net *net, dt_comm *comm, const dt_batch *own) {
     DT_TRY(dt_net_load(net, own));
     DT_TRY(dt_forward(net));
     DT_TRY(dt_backward(net));
-    for (size_t i = 0; i < dt_net_count(net); ++i) dt_net_gradients(net)[i] /= (float)dt_comm_size(comm);
+    for (size_t i = 0; i < dt_net_count(net); ++i)
+        dt_net_gradients(net)[i] /= (float)dt_comm_size(comm);
     return DT_OK;
 }
 // [end]
 
 // ## 8.4 The loop
 //
-// One loop for all of these. It runs on whatever ranks it is given: processes or threads. Rank 0 scores its net now and then
-// for the picture. dt_check_replicas compares a hash of the parameters over all ranks; if they differ, it finds the tensor.
+// One loop for all of these. It runs on whatever ranks it is given: processes or threads. Rank 0
+// scores its net now and then for the picture. dt_check_replicas compares a hash of the parameters
+// over all ranks; if they differ, it finds the tensor.
 
 typedef enum how { EXACT, FLOAT, SUMMED, LOST } how;
 
@@ -108,9 +116,13 @@ typedef struct job {
     curve reached;
 } job;
 
-static dt_err one_step(const job *j, dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_batch *batch, int64_t *sum) {
-    DT_TRY(j->how == LOST ? lose_the_sum(net, comm, batch) : j->how == FLOAT ? sum_as_floats(net, comm, batch) : sum_exactly(net, comm, batch, sum));
-    for (size_t i = 0; j->how == SUMMED && i < dt_net_count(net); ++i) dt_net_gradients(net)[i] *= (float)dt_comm_size(comm);
+static dt_err one_step(const job *j, dt_net *net, dt_optimizer *opt, dt_comm *comm,
+                       const dt_batch *batch, int64_t *sum) {
+    DT_TRY(j->how == LOST    ? lose_the_sum(net, comm, batch)
+           : j->how == FLOAT ? sum_as_floats(net, comm, batch)
+                             : sum_exactly(net, comm, batch, sum));
+    for (size_t i = 0; j->how == SUMMED && i < dt_net_count(net); ++i)
+        dt_net_gradients(net)[i] *= (float)dt_comm_size(comm);
     dt_optimizer_step(opt);
     return DT_OK;
 }
@@ -123,9 +135,11 @@ static void score(job *j, dt_net *net, double seen) {
 }
 
 // [region: loop]
-static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it, int64_t *sum) {
+static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
+                   int64_t *sum) {
     const int every = (int)it->steps * j->epochs / POINTS + 1;
-    DT_TRY(dt_broadcast_parameters(net, comm)); // or each rank begins elsewhere, and the same steps do not help
+    // or each rank begins elsewhere, and the same steps do not help
+    DT_TRY(dt_broadcast_parameters(net, comm));
     for (int epoch = 0; epoch < j->epochs && !j->stopped; ++epoch) {
         dt_batches_begin(it, (uint32_t)epoch);
         for (dt_batch batch; !j->stopped && dt_batches_next(it, &batch);) {
@@ -134,8 +148,10 @@ static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_bat
             j->seconds += dt_now() - start;
             ++j->steps;
             if (j->check && j->steps == 20) DT_TRY(dt_check_replicas(net, comm));
-            if (j->draws && dt_comm_rank(comm) == 0 && j->steps % every == 0) score(j, net, (double)j->steps * j->s->batch);
-            if (j->steps % 10 == 0) j->stopped = all_stop(comm); // Ctrl-C: all ranks leave after the same step
+            if (j->draws && dt_comm_rank(comm) == 0 && j->steps % every == 0)
+                score(j, net, (double)j->steps * j->s->batch);
+            // Ctrl-C: all ranks leave after the same step
+            if (j->steps % 10 == 0) j->stopped = all_stop(comm);
         }
     }
     if (dt_comm_rank(comm) == 0) score(j, net, (double)j->epochs * j->train->count);
@@ -145,24 +161,40 @@ static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_bat
 // [end]
 
 static dt_err train_by_hand(dt_comm *comm, void *arg) {
-    job local = *(job *)arg, *j = &local; // thread ranks share arg: each works on a copy, and rank 0 copies back
+    // thread ranks share arg: each works on a copy, and rank 0 copies back
+    job local = *(job *)arg, *j = &local;
     DT_TRY(use_algorithm(comm, j->s->algorithm));
     DT_TRY(dt_barrier(comm));
     const uint32_t p = (uint32_t)dt_comm_size(comm), batch = (uint32_t)j->s->batch;
-    uint32_t *index = malloc(j->train->count * sizeof *index), *start = malloc((p + 1) * sizeof *start);
-    dt_batches_desc share = { .global_batch = batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm), .seed = j->s->seed, .shuffle = true };
+    uint32_t *index = malloc(j->train->count * sizeof *index),
+             *start = malloc((p + 1) * sizeof *start);
+    dt_batches_desc share = { .global_batch = batch,
+                              .rank = dt_comm_rank(comm),
+                              .size = dt_comm_size(comm),
+                              .seed = j->s->seed,
+                              .shuffle = true };
     dt_net *net = mnist_net(j->train->classes);
     dt_batches it = { .count = 0 };
-    dt_err error = index && start ? dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch, .seed = j->s->seed, .float_sums = j->how == FLOAT }) : DT_ENOMEM;
-    if (error == DT_OK && j->how == LOST) { // the report's way: 1/P of the data each, in batches of 128/P
+    dt_err error = index && start
+                       ? dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch,
+                                                             .seed = j->s->seed,
+                                                             .float_sums = j->how == FLOAT })
+                       : DT_ENOMEM;
+    // the report's way: 1/P of the data each, in batches of 128/P
+    if (error == DT_OK && j->how == LOST) {
         error = dt_partition(index, start, NULL, p, j->train->count, j->s->seed);
         const uint32_t r = (uint32_t)dt_comm_rank(comm);
-        share = (dt_batches_desc){ .global_batch = batch / p > 1 ? batch / p : 1, .seed = j->s->seed + r, .shuffle = true,
-                                   .subset = index + start[r], .subset_count = start[r + 1] - start[r] };
+        share = (dt_batches_desc){ .global_batch = batch / p > 1 ? batch / p : 1,
+                                   .seed = j->s->seed + r,
+                                   .shuffle = true,
+                                   .subset = index + start[r],
+                                   .subset_count = start[r + 1] - start[r] };
     }
     if (error == DT_OK) error = dt_batches_init(&it, j->train, &share);
     int64_t *sum = malloc((dt_net_count(net) + 1) * sizeof *sum);
-    dt_optimizer *opt = error == DT_OK ? dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum }) : NULL;
+    dt_optimizer *opt = error == DT_OK
+                            ? dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum })
+                            : NULL;
     if (error == DT_OK) error = opt && sum ? loop(j, comm, net, opt, &it, sum) : DT_ENOMEM;
     if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
@@ -182,8 +214,14 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     dt_net *net = mnist_net(j->train->classes);
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch, .seed = j->s->seed }));
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum });
-    dt_err error = opt ? dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = j->train, .epochs = j->epochs,
-                         .batch = (uint32_t)j->s->batch, .seed = j->s->seed, .on_step = show_progress }, &result) : DT_EARG;
+    dt_err error = opt ? dt_train_sync(net, opt, comm,
+                                       &(dt_train_desc){ .data = j->train,
+                                                         .epochs = j->epochs,
+                                                         .batch = (uint32_t)j->s->batch,
+                                                         .seed = j->s->seed,
+                                                         .on_step = show_progress },
+                                       &result)
+                       : DT_EARG;
     j->hash = dt_net_hash(net);
     dt_optimizer_free(opt);
     dt_net_free(net);
@@ -203,8 +241,9 @@ static void on_threads(dt_comm *comm, int ranks, job *j) {
 
 // ## 8.6 One curve for every P
 //
-// The same training on 1, 2, 3 and 4 ranks that are threads, then on the processes this program was started as, with exact
-// and with float sums. A hash of all 9840 parameters tells whether two runs ended in the same place.
+// The same training on 1, 2, 3 and 4 ranks that are threads, then on the processes this program was
+// started as, with exact and with float sums. A hash of all 9840 parameters tells whether two runs
+// ended in the same place.
 
 // Keeps the hash as number i of those seen; whether it is not among the first i.
 static bool is_new(uint64_t seen[5], int i, uint64_t hash) {
@@ -247,12 +286,14 @@ static void compare_ranks(dt_comm *comm, job *exact, job *floats) {
 
 // ## 8.7 Uneven shares
 //
-// Let rank k hold m_k of n samples, with the mean gradient g_k of its own samples. The gradient of the whole batch is
+// Let rank k hold m_k of n samples, with the mean gradient g_k of its own samples. The gradient of
+// the whole batch is
 //
 //     (1/n) sum over all samples  =  (1/n) sum_k m_k g_k  =  sum_k (m_k/n) g_k
 //
-// A course project proved exactly this and then coded 1/P for m_k/n. The two agree for equal shares only: a rank with few
-// samples, say the end of an epoch, gets a louder voice for each. Here 128 samples are shared out as 16, 32 and 80.
+// A course project proved exactly this and then coded 1/P for m_k/n. The two agree for equal shares
+// only: a rank with few samples, say the end of an epoch, gets a louder voice for each. Here 128
+// samples are shared out as 16, 32 and 80.
 
 // [region: uneven]
 static double distance(const double *a, const double *b, size_t n) {
@@ -262,7 +303,8 @@ static double distance(const double *a, const double *b, size_t n) {
 }
 
 static dt_err uneven(const job *j, double miss[2]) {
-    static const uint32_t from[5] = { 0, 16, 48, 128, 0 }; // shares 0, 1, 2; "share" 4 is the whole batch
+    // shares 0, 1, 2; "share" 4 is the whole batch
+    static const uint32_t from[5] = { 0, 16, 48, 128, 0 };
     enum { MOST = 10000 };
     static double weighted[MOST], equal[MOST], whole[MOST];
     uint32_t row[128];
@@ -281,7 +323,8 @@ static dt_err uneven(const job *j, double miss[2]) {
             else weighted[i] += m / 128.0 * g, equal[i] += g / 3.0;
         }
     }
-    miss[0] = distance(weighted, whole, dt_net_count(net)), miss[1] = distance(equal, whole, dt_net_count(net));
+    miss[0] = distance(weighted, whole, dt_net_count(net)),
+    miss[1] = distance(equal, whole, dt_net_count(net));
     dt_net_free(net);
     return DT_OK;
 }
@@ -289,16 +332,18 @@ static dt_err uneven(const job *j, double miss[2]) {
 
 // ## 8.8 Sum against mean
 //
-// An article on this subject averages over each rank's own batch, and sums over the R ranks. That is R times the mean of all
-// R B samples; and as SGD multiplies the gradient by the learning rate, summing is the same as averaging with R times the
-// learning rate. Nothing is gained but a setting that silently moves with R. On 4 ranks a factor of 4 is exact in floats, so
-// the claim can be tested bit by bit.
+// An article on this subject averages over each rank's own batch, and sums over the R ranks. That
+// is R times the mean of all R B samples; and as SGD multiplies the gradient by the learning rate,
+// summing is the same as averaging with R times the learning rate. Nothing is gained but a setting
+// that silently moves with R. On 4 ranks a factor of 4 is exact in floats, so the claim can be
+// tested bit by bit.
 
 static void sum_or_mean(dt_comm *comm, const job *like) {
     job mean = *like, sum_quarter = *like, sum = *like, mean_four = *like;
     sum.how = sum_quarter.how = SUMMED;
     sum_quarter.lr *= 0.25f, mean_four.lr *= 4.0f;
-    on_threads(comm, 4, &mean), on_threads(comm, 4, &sum_quarter), on_threads(comm, 4, &sum), on_threads(comm, 4, &mean_four);
+    on_threads(comm, 4, &mean), on_threads(comm, 4, &sum_quarter), on_threads(comm, 4, &sum),
+        on_threads(comm, 4, &mean_four);
     must(comm, mean.hash == sum_quarter.hash, "sum with lr/4: the bits of the mean with lr");
     must(comm, sum.hash == mean_four.hash, "sum with lr: the bits of the mean with 4 lr");
 }
@@ -307,11 +352,13 @@ static void sum_or_mean(dt_comm *comm, const job *like) {
 
 static void run_the_bug(dt_comm *comm, const settings *s, job j) {
     j.how = LOST, j.check = !s->no_check;
-    dt_err error = dt_comm_size(comm) > 1 ? train_by_hand(comm, &j) : dt_run_ranks(s->ranks, train_by_hand, &j);
+    dt_err error = dt_comm_size(comm) > 1 ? train_by_hand(comm, &j)
+                                          : dt_run_ranks(s->ranks, train_by_hand, &j);
     check_all(comm, error);
     if (dt_comm_rank(comm) == 0)
-        printf("lost-sum   ranks %d, epochs %d: rank 0's accuracy is %.2f %%%s\n", dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s->ranks, j.epochs,
-               100 * j.accuracy, j.stopped ? " (stopped early)" : "");
+        printf("lost-sum   ranks %d, epochs %d: rank 0's accuracy is %.2f %%%s\n",
+               dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s->ranks, j.epochs, 100 * j.accuracy,
+               j.stopped ? " (stopped early)" : "");
     end_if_asked(comm);
 }
 
@@ -328,8 +375,8 @@ static void draw_the_bug(dt_comm *comm, const settings *s, const job *first, con
            100 * exact[0].accuracy, 100 * lost[0].accuracy, 100 * lost[1].accuracy);
     for (int i = 0; i < 6; ++i) curves[i] = i < 4 ? exact[i].reached : lost[i - 4].reached;
     char settings_text[80];
-    snprintf(settings_text, sizeof settings_text, "global batch %d, SGD, lr %g, momentum %g", s->batch,
-             (double)s->lr, (double)s->momentum);
+    snprintf(settings_text, sizeof settings_text, "global batch %d, SGD, lr %g, momentum %g",
+             s->batch, (double)s->lr, (double)s->momentum);
     draw_curves(comm, curves, settings_text, first->train, first->test->count, s->png);
 }
 
@@ -342,17 +389,22 @@ static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) 
     check_all(comm, train_by_header(comm, &by_header));
     end_if_asked(comm);
     must(comm, by_hand.hash == by_header.hash, "by hand and by dt_train_sync: the same bits");
-    for (int i = 0; i < 5; ++i) exact[i] = floats[i] = *first, exact[i].draws = i < 4 && s->png, floats[i].how = FLOAT;
+    for (int i = 0; i < 5; ++i)
+        exact[i] = floats[i] = *first, exact[i].draws = i < 4 && s->png, floats[i].how = FLOAT;
     compare_ranks(comm, exact, floats);
     check_all(comm, uneven(first, miss));
-    if (dt_comm_rank(comm) == 0) printf("\nuneven shares: weights m/n miss by %.1e, weights 1/P miss by %.1e\n", miss[0], miss[1]);
+    if (dt_comm_rank(comm) == 0)
+        printf("\nuneven shares: weights m/n miss by %.1e, weights 1/P miss by %.1e\n", miss[0],
+               miss[1]);
     must(comm, miss[0] < 1e-5 && miss[1] > 1e-3, "of these only m/n is the batch's gradient");
     sum_or_mean(comm, first);
     if (s->png) draw_the_bug(comm, s, first, exact);
 }
 
 int main(int argc, char **argv) {
-    settings s = { .data = "auto", .ranks = 4, .batch = 128, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
+    settings s = {
+        .data = "auto", .ranks = 4, .batch = 128, .lr = 0.01f, .momentum = 0.5f, .seed = 1234
+    };
     const option_desc options[] = {
         DATA_OPTION(&s.data),
         { "images", 'i', &s.images, "N   to train on; default 20000, --quick 2048, --bug all" },
@@ -369,9 +421,12 @@ int main(int argc, char **argv) {
                               "out/ch08_sync.png, with --quick none" },
         QUICK_OPTION(&s.quick),
     };
-    dt_comm *comm = begin_program(argc, argv, "Synchronous SGD by hand, on processes and on threads.", options, sizeof options);
+    dt_comm *comm = begin_program(argc, argv,
+                                  "Synchronous SGD by hand, on processes and on threads.", options,
+                                  sizeof options);
     end_cleanly_on_signals();
-    if (s.bug && strcmp(s.bug, "lost-sum") != 0) usage_error(comm, "ch08", "--bug: lost-sum is the only one");
+    if (s.bug && strcmp(s.bug, "lost-sum") != 0)
+        usage_error(comm, "ch08", "--bug: lost-sum is the only one");
     if (!s.png && !s.quick) s.png = "out/ch08_sync.png";
     if (s.png) check_output(comm, "%s", s.png);
     if (!s.epochs) s.epochs = s.bug ? 10 : 1;
@@ -389,9 +444,10 @@ int main(int argc, char **argv) {
 
 // ## Exercises
 //
-// 1. Predict: a global batch of 128 is 8 groups of 16. How many does the busiest of 3 ranks have, and how much faster than
-//    one rank can 3 be at best? And 5 ranks?
-// 2. Implement: leave dt_broadcast_parameters out, and give each rank its own seed. What does the replica check say, and what
-//    becomes of the accuracy if nobody checks?
-// 3. Measure: --bug lost-sum --no-check on 1, 2, 3 and 4 ranks, and dt_train_sync beside it (chapter 12). A report had 98.0,
-//    97.4, 96.6, 96.1. Which part of the fall is the smaller learning rate, which the smaller share of the data?
+// 1. Predict: a global batch of 128 is 8 groups of 16. How many does the busiest of 3 ranks have,
+//    and how much faster than one rank can 3 be at best? And 5 ranks?
+// 2. Implement: leave dt_broadcast_parameters out, and give each rank its own seed. What does the
+//    replica check say, and what becomes of the accuracy if nobody checks?
+// 3. Measure: --bug lost-sum --no-check on 1, 2, 3 and 4 ranks, and dt_train_sync beside it
+//    (chapter 12). A report had 98.0, 97.4, 96.6, 96.1. Which part of the fall is the smaller
+//    learning rate, which the smaller share of the data?

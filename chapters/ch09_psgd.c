@@ -1,6 +1,7 @@
-// Chapter 9. PSGD and local SGD                               uses [S3.2] [S8] [S10] [S4.4] [S11.4] [E8]
+// Chapter 9. PSGD and local SGD                      uses [S3.2] [S8] [S10] [S4.4] [S11.4] [E8]
 //
-// You will learn   how far ranks get alone; what one average at the end does; what accuracy costs in bytes
+// You will learn   how far ranks get alone; what one average at the end does; what accuracy costs
+//                  in bytes
 // New since ch08   about 60 lines: an average of parameters, and a loop that takes it every H steps
 // Run              make ch09 && ./ch09                      (4 threads as ranks)
 //                  mpiexec -n 2 ./ch09                      (2 processes)
@@ -27,16 +28,19 @@ typedef struct settings {
 
 // ## 9.1 Alone, and averaged once
 //
-// Synchronous SGD talks in every step. Zinkevich, Weimer, Smola and Li (2010) asked what happens if nobody talks at all:
+// Synchronous SGD talks in every step. Zinkevich, Weimer, Smola and Li (2010) asked what happens if
+// nobody talks at all:
 //
 //     cut the data at random into one share a worker
 //     each worker: shuffle its share, run SGD on it alone
 //     at the end, once:  w = (w_1 + ... + w_k) / k
 //
-// For a convex loss the average is provably good. A net's loss is not convex: the average of two good nets may be a bad net,
-// as any two hidden units can be swapped. So all workers start from one broadcast initialisation, and stay near each other.
+// For a convex loss the average is provably good. A net's loss is not convex: the average of two
+// good nets may be a bad net, as any two hidden units can be swapped. So all workers start from one
+// broadcast initialisation, and stay near each other.
 //
-// The average itself: as in chapter 8, by exact sums, so that its bits do not depend on an order of adding.
+// The average itself: as in chapter 8, by exact sums, so that its bits do not depend on an order of
+// adding.
 
 // [region: average]
 static dt_err average_by_hand(dt_net *net, dt_comm *comm, int64_t *sum) {
@@ -54,8 +58,9 @@ static dt_err average_by_hand(dt_net *net, dt_comm *comm, int64_t *sum) {
 
 // ## 9.2 Every H steps
 //
-// Between "in every step" and "never" lies a dial. Local SGD averages every H steps; H beyond the last step is PSGD. A rank
-// whose share is a batch shorter than the longest skips that step, but not the average: everybody must come to a collective.
+// Between "in every step" and "never" lies a dial. Local SGD averages every H steps; H beyond the
+// last step is PSGD. A rank whose share is a batch shorter than the longest skips that step, but
+// not the average: everybody must come to a collective.
 
 typedef struct job {
     const settings *s;
@@ -67,14 +72,16 @@ typedef struct job {
 } job;
 
 // [region: loop]
-static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it, uint32_t longest, int64_t *sum) {
+static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
+                        uint32_t longest, int64_t *sum) {
     DT_TRY(dt_broadcast_parameters(net, comm));
     for (int epoch = 0; epoch < j->s->epochs; ++epoch) {
         if (all_stop(comm)) return DT_OK; // Ctrl-C
         dt_batches_begin(it, (uint32_t)epoch);
         for (uint32_t step = 0; step < longest; ++step) {
             dt_batch batch;
-            if (dt_batches_next(it, &batch)) { // a step on this rank's own batch, as if it were alone in the world
+            // a step on this rank's own batch, as if it were alone in the world
+            if (dt_batches_next(it, &batch)) {
                 DT_TRY(dt_net_load(net, &batch));
                 DT_TRY(dt_forward(net));
                 DT_TRY(dt_backward(net));
@@ -90,10 +97,11 @@ static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, d
 }
 // [end]
 
-// The whole run: the share, the loop, the average at the end, and what it cost. dt_comm_times counts the bytes a rank gives
-// to the others; an average gives 8 bytes a parameter.
+// The whole run: the share, the loop, the average at the end, and what it cost. dt_comm_times
+// counts the bytes a rank gives to the others; an average gives 8 bytes a parameter.
 
-static dt_err run(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it, uint32_t longest, int64_t *sum) {
+static dt_err run(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
+                  uint32_t longest, int64_t *sum) {
     dt_score score;
     DT_TRY(dt_barrier(comm));
     const uint64_t bytes = dt_comm_times(comm).bytes;
@@ -105,31 +113,46 @@ static dt_err run(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batc
     DT_TRY(average_by_hand(net, comm, sum));
     ++j->averages;
     j->bytes = dt_comm_times(comm).bytes - bytes;
-    DT_TRY(dt_evaluate(net, j->test, comm, &score)); // the same net on every rank: the images are shared out
+    // the same net on every rank: the images are shared out
+    DT_TRY(dt_evaluate(net, j->test, comm, &score));
     j->accuracy = dt_score_accuracy(&score);
     j->hash = dt_net_hash(net);
     return dt_check_replicas(net, comm);
 }
 
 static dt_err train_by_hand(dt_comm *comm, void *arg) {
-    job local = *(const job *)arg; // thread ranks share arg: each works on a copy, rank 0 copies back
-    const uint32_t p = (uint32_t)dt_comm_size(comm), r = (uint32_t)dt_comm_rank(comm), n = local.train->count;
+    // thread ranks share arg: each works on a copy, rank 0 copies back
+    job local = *(const job *)arg;
+    const uint32_t p = (uint32_t)dt_comm_size(comm), r = (uint32_t)dt_comm_rank(comm),
+                   n = local.train->count;
     const uint32_t batch = dt_psgd_batch((uint32_t)local.s->batch, (int)p);
     DT_TRY(use_algorithm(comm, local.s->algorithm));
     DT_TRY(dt_barrier(comm));
-    uint32_t *index = malloc(n * sizeof *index), *start = malloc((p + 1) * sizeof *start), longest = 0;
+    uint32_t *index = malloc(n * sizeof *index), *start = malloc((p + 1) * sizeof *start),
+             longest = 0;
     dt_net *net = mnist_net(local.train->classes);
     dt_batches it = { .count = 0 };
-    dt_err error = index && start ? dt_net_build(net, &(dt_build_desc){ .batch = local.s->batch, .seed = local.s->seed }) : DT_ENOMEM;
+    dt_err error = index && start ? dt_net_build(net, &(dt_build_desc){ .batch = local.s->batch,
+                                                                        .seed = local.s->seed })
+                                  : DT_ENOMEM;
     if (error == DT_OK) error = dt_partition(index, start, NULL, p, n, local.s->seed);
     for (uint32_t k = 0; k < p && error == DT_OK; ++k)
-        if ((start[k + 1] - start[k] + batch - 1) / batch > longest) longest = (start[k + 1] - start[k] + batch - 1) / batch;
+        if ((start[k + 1] - start[k] + batch - 1) / batch > longest)
+            longest = (start[k + 1] - start[k] + batch - 1) / batch;
     if (error == DT_OK)
-        error = dt_batches_init(&it, local.train, &(dt_batches_desc){ .global_batch = batch, .seed = local.s->seed + r, .shuffle = true,
-                                .subset = index + start[r], .subset_count = start[r + 1] - start[r] });
+        error = dt_batches_init(&it, local.train,
+                                &(dt_batches_desc){ .global_batch = batch,
+                                                    .seed = local.s->seed + r,
+                                                    .shuffle = true,
+                                                    .subset = index + start[r],
+                                                    .subset_count = start[r + 1] - start[r] });
     int64_t *sum = malloc((dt_net_count(net) + 1) * sizeof *sum);
-    dt_optimizer *opt = error == DT_OK ? dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum }) : NULL;
-    if (error == DT_OK) error = opt && sum ? run(&local, comm, net, opt, &it, longest, sum) : DT_ENOMEM;
+    dt_optimizer *opt =
+        error == DT_OK
+            ? dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum })
+            : NULL;
+    if (error == DT_OK)
+        error = opt && sum ? run(&local, comm, net, opt, &it, longest, sum) : DT_ENOMEM;
     if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
     dt_batches_free(&it);
@@ -146,9 +169,17 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     DT_TRY(dt_barrier(comm));
     dt_net *net = mnist_net(local.train->classes);
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = local.s->batch, .seed = local.s->seed }));
-    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum });
-    dt_err error = opt ? dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = local.train, .epochs = local.s->epochs,
-                         .batch = (uint32_t)local.s->batch, .seed = local.s->seed, .average_every = local.every, .on_step = show_progress }, &result) : DT_EARG;
+    dt_optimizer *opt =
+        dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum });
+    dt_err error = opt ? dt_train_psgd(net, opt, comm,
+                                       &(dt_train_desc){ .data = local.train,
+                                                         .epochs = local.s->epochs,
+                                                         .batch = (uint32_t)local.s->batch,
+                                                         .seed = local.s->seed,
+                                                         .average_every = local.every,
+                                                         .on_step = show_progress },
+                                       &result)
+                       : DT_EARG;
     local.hash = dt_net_hash(net);
     if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
@@ -156,9 +187,10 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     return error;
 }
 
-// H = 1 with plain SGD is synchronous SGD: from equal values, the mean of (w - lr g_k) is w - lr times the mean of g_k. The
-// order of rounding differs, so this holds to rounding only. (With momentum each rank keeps a buffer of its own as well, which
-// is not averaged; as long as the buffers are added linearly that changes nothing. With Adam it does.)
+// H = 1 with plain SGD is synchronous SGD: from equal values, the mean of (w - lr g_k) is w - lr
+// times the mean of g_k. The order of rounding differs, so this holds to rounding only. (With
+// momentum each rank keeps a buffer of its own as well, which is not averaged; as long as the
+// buffers are added linearly that changes nothing. With Adam it does.)
 
 static dt_err one_step_two_ways(dt_comm *comm, void *arg) {
     job *j = arg;
@@ -167,11 +199,13 @@ static dt_err one_step_two_ways(dt_comm *comm, void *arg) {
     dt_net *mean = mnist_net(j->train->classes), *each = mnist_net(j->train->classes);
     DT_TRY(dt_net_build(mean, &(dt_build_desc){ .batch = 16, .seed = 1 }));
     DT_TRY(dt_net_build(each, &(dt_build_desc){ .batch = 16, .seed = 1 }));
-    dt_optimizer *a = dt_sgd(mean, &(dt_sgd_desc){ .lr = 0.1f }), *b = dt_sgd(each, &(dt_sgd_desc){ .lr = 0.1f });
+    dt_optimizer *a = dt_sgd(mean, &(dt_sgd_desc){ .lr = 0.1f }),
+                 *b = dt_sgd(each, &(dt_sgd_desc){ .lr = 0.1f });
     dt_batch batch = batch_of(j->train, row, 16 * r, 16);
     for (int k = 0; k < 2; ++k) {
         dt_net *net = k ? each : mean;
-        batch.global_count = k ? 16 : 16 * (uint32_t)dt_comm_size(comm); // its own mean, or its share of the common mean
+        // its own mean, or its share of the common mean
+        batch.global_count = k ? 16 : 16 * (uint32_t)dt_comm_size(comm);
         DT_TRY(dt_net_load(net, &batch));
         DT_TRY(dt_forward(net));
         DT_TRY(dt_backward(net));
@@ -180,7 +214,8 @@ static dt_err one_step_two_ways(dt_comm *comm, void *arg) {
         if (k) DT_TRY(dt_average_parameters(net, comm));
     }
     double off = 0.0;
-    for (size_t i = 0; i < dt_net_count(mean); ++i) off = larger(off, fabs((double)dt_net_values(mean)[i] - (double)dt_net_values(each)[i]));
+    for (size_t i = 0; i < dt_net_count(mean); ++i)
+        off = larger(off, fabs((double)dt_net_values(mean)[i] - (double)dt_net_values(each)[i]));
     dt_optimizer_free(a), dt_optimizer_free(b);
     dt_net_free(mean), dt_net_free(each);
     return off <= 1e-6 ? DT_OK : DT_ENUMERIC;
@@ -200,19 +235,22 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
         check_all(comm, on_ranks(comm, ranks, train_by_hand, &by_hand));
         check_all(comm, on_ranks(comm, ranks, train_by_header, &by_header));
         end_if_asked(comm);
-        must(comm, by_hand.hash == by_header.hash, every ? "by hand and by dt_train_psgd, H = 3: the same bits"
-                                                         : "by hand and by dt_train_psgd, once at the end: the same bits");
+        must(comm, by_hand.hash == by_header.hash,
+             every ? "by hand and by dt_train_psgd, H = 3: the same bits"
+                   : "by hand and by dt_train_psgd, once at the end: the same bits");
     }
     job any = *first;
     must(comm, on_ranks(comm, ranks, one_step_two_ways, &any) == DT_OK,
-         "H = 1, every step: one step from equal values is one step with the mean gradient, to <= 1e-6");
+         "H = 1, every step: one step from equal values is one step with the mean gradient, to <= "
+         "1e-6");
 }
 
 // ## 9.4 Accuracy against communication
 //
-// The same training for H = 1, 4, 16, ... and once; or, with --average-every, for that H and once. Below the table: what rank 0
-// had reached alone just before the only average of the last row, and what one rank reaches that sees all the data. The workers'
-// batches are as PSGD wants them: each of its own batch/P images, rounded up to whole groups of 16.
+// The same training for H = 1, 4, 16, ... and once; or, with --average-every, for that H and once.
+// Below the table: what rank 0 had reached alone just before the only average of the last row, and
+// what one rank reaches that sees all the data. The workers' batches are as PSGD wants them: each
+// of its own batch/P images, rounded up to whole groups of 16.
 
 static tradeoff sweep(dt_comm *comm, int ranks, const job *first) {
     const settings *s = first->s;
@@ -222,13 +260,18 @@ static tradeoff sweep(dt_comm *comm, int ranks, const job *first) {
                    .momentum = s->momentum, .train = first->train, .test = first->test };
     if (dt_comm_rank(comm) == 0) print_points_head();
     for (uint32_t every = only ? only : 1; t.count < MOST_POINTS; every *= 4) {
-        const bool once = t.count > 0 && (only || every >= steps); // the last: one average, at the end
+        // the last: one average, at the end
+        const bool once = t.count > 0 && (only || every >= steps);
         job j = *first;
         j.every = once ? 0 : every;
         check_all(comm, on_ranks(comm, ranks, train_by_hand, &j));
         end_if_asked(comm);
-        t.point[t.count++] = (point){ .every = j.every, .averages = j.averages, .bytes = j.bytes,
-                                      .accuracy = j.accuracy, .alone = j.alone, .seconds = j.seconds };
+        t.point[t.count++] = (point){ .every = j.every,
+                                      .averages = j.averages,
+                                      .bytes = j.bytes,
+                                      .accuracy = j.accuracy,
+                                      .alone = j.alone,
+                                      .seconds = j.seconds };
         if (dt_comm_rank(comm) == 0) print_point(&t.point[t.count - 1]);
         if (once) break;
     }
@@ -237,7 +280,13 @@ static tradeoff sweep(dt_comm *comm, int ranks, const job *first) {
 }
 
 int main(int argc, char **argv) {
-    settings s = { .data = "auto", .ranks = 4, .batch = 128, .epochs = 1, .lr = 0.01f, .momentum = 0.5f, .seed = 1234 };
+    settings s = { .data = "auto",
+                   .ranks = 4,
+                   .batch = 128,
+                   .epochs = 1,
+                   .lr = 0.01f,
+                   .momentum = 0.5f,
+                   .seed = 1234 };
     const option_desc options[] = {
         DATA_OPTION(&s.data),
         { "ranks", UP_TO(64), &s.ranks, "P   threads as ranks, without mpiexec; default 4" },
@@ -254,7 +303,9 @@ int main(int argc, char **argv) {
                               "out/ch09, with --quick none" },
         QUICK_OPTION(&s.quick),
     };
-    dt_comm *comm = begin_program(argc, argv, "PSGD and local SGD by hand: accuracy against communication.", options, sizeof options);
+    dt_comm *comm = begin_program(argc, argv,
+                                  "PSGD and local SGD by hand: accuracy against communication.",
+                                  options, sizeof options);
     end_cleanly_on_signals();
     const int ranks = dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s.ranks;
     if (ranks > 64) usage_error(comm, "ch09", "at most 64 ranks");
@@ -264,7 +315,8 @@ int main(int argc, char **argv) {
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch09", &train, &test);
     check_all(comm, dt_dataset_view(&some, &train, 0, (uint32_t)s.images));
-    check_all(comm, dt_dataset_view(&few, &train, 0, (uint32_t)(s.images < 1024 ? s.images : 1024)));
+    check_all(comm,
+              dt_dataset_view(&few, &train, 0, (uint32_t)(s.images < 1024 ? s.images : 1024)));
     print_machine(comm, &some, 1);
     job first = { .s = &s, .train = &some, .test = &test }, small = first, one = first;
     small.train = &few;
@@ -283,9 +335,9 @@ int main(int argc, char **argv) {
 
 // ## Exercises
 //
-// 1. Predict: with 4 ranks, PSGD takes a quarter of the steps that one rank takes, each on a batch of its own. For plain SGD,
-//    which learning rate would you give it so that it gets about as far? Try --lr.
-// 2. Implement: start each rank from its own seed (leave the broadcast out). What is the accuracy of the average now, and of
-//    each rank alone? Explain with section 9.1.
-// 3. Measure: on how slow a network would H = 16 save more time than it costs in accuracy? Take alpha and beta from
-//    chapter 7 for your ranks, and the bytes from this chapter's table.
+// 1. Predict: 20 000 images, 4 ranks, --batch 128. How many steps does each rank take, and how many
+//    one rank alone? How do the steps differ?
+// 2. Implement: start each rank from its own seed (leave the broadcast out). What is the accuracy
+//    of the average now, and of each rank alone? Explain with section 9.1.
+// 3. Measure: on how slow a network would H = 16 save more time than it costs in accuracy? Take
+//    alpha and beta from chapter 7 for your ranks, and the bytes from this chapter's table.

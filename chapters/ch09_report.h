@@ -42,10 +42,12 @@ static void draw_tradeoff(dt_comm *comm, const tradeoff *t, const char *title, c
         x[i] = p->every ? p->every : t->steps;
         y[i] = bytes ? (double)p->bytes : p->accuracy;
     }
-    snprintf(subtitle, sizeof subtitle,
-             "%d epoch%s, SGD, lr %g, momentum %g, %u images a rank's step; the last point is PSGD: "
-             "one average, at the end", t->epochs, plural(t->epochs), (double)t->lr,
-             (double)t->momentum, dt_psgd_batch((uint32_t)t->batch, t->ranks));
+    snprintf(
+        subtitle, sizeof subtitle,
+        "%d epoch%s, SGD, lr %g, momentum %g, %u images a rank's step; the last point is PSGD: "
+        "one average, at the end",
+        t->epochs, plural(t->epochs), (double)t->lr, (double)t->momentum,
+        dt_psgd_batch((uint32_t)t->batch, t->ranks));
     snprintf(caption, sizeof caption, "%s, %u training and %u test images. P = %d, one seed. ",
              t->train->name, t->train->count, t->test->count, t->ranks);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle,

@@ -1,6 +1,7 @@
 // Chapter 10. Hogwild                                         uses [S8] [S9] [S4.4] [S11.5] [E8]
 //
-// You will learn   what is lost when threads add without a lock; why sparse problems do not mind; what a dense net does
+// You will learn   what is lost when threads add without a lock; why sparse problems do not mind;
+//                  what a dense net does
 // New since ch09   about 90 lines: threads, relaxed atomics, a lost-update count, Hogwild by hand
 // Run              make ch10 && ./ch10
 // Check            ./ch10 --quick --data synthetic
@@ -27,8 +28,9 @@ typedef struct settings {
     bool quick, pin, adam;
 } settings;
 
-// Runs fn(worker 0), ..., fn(worker n-1) at once, each on a thread, and returns the seconds until the last one is done. They
-// wait for each other at a start line, or the first would be done before the last begins.
+// Calls fn for worker 0 to n-1 at once, each on a thread, and returns the seconds until the
+// last one is done. They wait for each other at a start line, or the first would be done before the
+// last begins.
 typedef struct runner { void *(*fn)(void *); void *worker; atomic_int *missing; } runner;
 
 static void *from_start_line(void *arg) {
@@ -45,7 +47,10 @@ static double at_once(int n, void *(*fn)(void *), void *workers, size_t size) {
     const double start = dt_now();
     for (int i = 0; i < n; ++i) {
         run[i] = (runner){ fn, (char *)workers + (size_t)i * size, &missing };
-        if (pthread_create(&thread[i], NULL, from_start_line, &run[i]) != 0) { fprintf(stderr, "the system gives no more threads\n"); exit(1); }
+        if (pthread_create(&thread[i], NULL, from_start_line, &run[i]) != 0) {
+            fprintf(stderr, "the system gives no more threads\n");
+            exit(1);
+        }
     }
     for (int i = 0; i < n; ++i) pthread_join(thread[i], NULL);
     return dt_now() - start;
@@ -53,17 +58,19 @@ static double at_once(int n, void *(*fn)(void *), void *workers, size_t size) {
 
 // ## 10.1 A lost update
 //
-// Threads share memory. Two that add 1 to the same number both load it, add, and store it; if both have loaded before one
-// stores, one addition is gone:
+// Threads share memory. Two that add 1 to the same number both load it, add, and store it; if both
+// have loaded before one stores, one addition is gone:
 //
 //     thread A   load 7            store 8
-//     thread B          load 7              store 8       two additions, and the number went from 7 to 8
+//     thread B          load 7              store 8     two additions, and the number is 8, not 9
 //
-// In C a plain `x += 1` from two threads is a data race, and the program means nothing at all. A *relaxed atomic* load or
-// store is always whole, and means what it says; load, add, store with it may lose an update, but nothing worse. A
-// fetch-and-add is one operation and loses nothing, but costs several times as much (and does not exist for floats).
+// In C a plain `x += 1` from two threads is a data race, and the program means nothing at all. A
+// *relaxed atomic* load or store is always whole, and means what it says; load, add, store with it
+// may lose an update, but nothing worse. A fetch-and-add is one operation and loses nothing, but
+// costs several times as much (and does not exist for floats).
 //
-// The loss depends on how many numbers there are to meet at: threads add to random places of a vector of d numbers.
+// The loss depends on how many numbers there are to meet at: threads add to random places of a
+// vector of d numbers.
 
 // [region: lost]
 enum { ADDITIONS = 10000000 };
@@ -76,7 +83,9 @@ static void *add_ones(void *arg) {
         random = random * 1664525u + 1013904223u;
         _Atomic uint32_t *x = &a->x[(uint64_t)random * a->d >> 32];
         if (a->whole) atomic_fetch_add_explicit(x, 1, memory_order_relaxed);
-        else atomic_store_explicit(x, atomic_load_explicit(x, memory_order_relaxed) + 1, memory_order_relaxed);
+        else
+            atomic_store_explicit(x, atomic_load_explicit(x, memory_order_relaxed) + 1,
+                                  memory_order_relaxed);
     }
     return NULL;
 }
@@ -106,17 +115,22 @@ static void show_lost(void) {
 
 // ## 10.2 Where the theory holds: sparse updates
 //
-// Recht, Ré, Wright and Niu (2011) proved that SGD stands this if each update touches few numbers, so that two rarely meet.
-// Logistic regression over 4194304 features, of which each sample has 16:
+// Recht, Ré, Wright and Niu (2011) proved that SGD stands this if each update touches few numbers,
+// so that two rarely meet. Logistic regression over 4194304 features, of which each sample has 16:
 //
-//     z = sum of w_f x_f over the sample's features     p = 1 / (1 + exp(-z))     w_f -= lr (p - y) x_f
+//     z = sum of w_f x_f over the sample's features
+//     p = 1 / (1 + exp(-z))
+//     w_f -= lr (p - y) x_f
 //
-// The labels come from hidden weights. Two samples share a feature with a chance of about 16 * 16 / 4194304 = 0.006 %.
+// The labels come from hidden weights. Two samples share a feature with a chance of about 16 * 16 /
+// 4194304 = 0.006 %.
 //
-// Few collisions are not enough for speed. With 65536 features they are as rare as 0.4 %, and yet two workers take longer than
-// one: a core does not fetch a number but a line of 16, and a line that the other core has just written must come from its
-// cache, which takes a hundred times as long as one's own. 65536 weights are 4096 lines, and both cores keep writing them all.
-// Only a vector much larger than the caches, where one worker waits for memory as well, leaves each core lines of its own.
+// Few collisions are not enough for speed. With 65536 features they are as rare as 0.4 %, and yet
+// two workers take longer than one: a core does not fetch a number but a line of 16, and a line
+// that the other core has just written must come from its cache, which takes a hundred times as
+// long as one's own. 65536 weights are 4096 lines, and both cores keep writing them all. Only a
+// vector much larger than the caches, where one worker waits for memory as well, leaves each core
+// lines of its own.
 
 enum { FEATURES = 1 << 22, FILLED = 16, EPOCHS = 5 };
 typedef struct sample { int32_t f[FILLED]; int8_t x[FILLED]; int8_t y; } sample;
@@ -125,18 +139,29 @@ static void make_samples(sample *s, int count, uint64_t seed) {
     for (int i = 0; i < count; ++i) {
         float z = 0.0f;
         for (int k = 0; k < FILLED; ++k) {
-            const dt_philox_block r = dt_philox(seed, DT_RNG_SYNTHETIC, 10, (uint32_t)i, (uint32_t)k);
+            const dt_philox_block r =
+                dt_philox(seed, DT_RNG_SYNTHETIC, 10, (uint32_t)i, (uint32_t)k);
             s[i].f[k] = (int32_t)(r.v[0] % FEATURES), s[i].x[k] = r.v[1] & 1 ? 1 : -1;
-            z += (float)s[i].x[k] * (dt_uniform(dt_philox(seed, DT_RNG_SYNTHETIC, 11, (uint32_t)s[i].f[k], 0).v[0]) - 0.5f); // a hidden weight
+            // a hidden weight
+            z += (float)s[i].x[k] *
+                 (dt_uniform(dt_philox(seed, DT_RNG_SYNTHETIC, 11, (uint32_t)s[i].f[k], 0).v[0]) -
+                  0.5f);
         }
         s[i].y = z > 0.0f;
     }
 }
 
 // [region: sparse]
-typedef struct sparse { const sample *s; _Atomic float *w; pthread_mutex_t *lock; int first, end; } sparse;
+typedef struct sparse {
+    const sample *s;
+    _Atomic float *w;
+    pthread_mutex_t *lock;
+    int first, end;
+} sparse;
 
-static float weight(const sparse *t, int f) { return atomic_load_explicit(&t->w[f], memory_order_relaxed); }
+static float weight(const sparse *t, int f) {
+    return atomic_load_explicit(&t->w[f], memory_order_relaxed);
+}
 
 static void *sparse_worker(void *arg) {
     const sparse *t = arg;
@@ -147,7 +172,8 @@ static void *sparse_worker(void *arg) {
         for (int k = 0; k < FILLED; ++k) z += weight(t, s->f[k]) * (float)s->x[k];
         const float change = 0.2f * ((float)s->y - 1.0f / (1.0f + expf(-z)));
         for (int k = 0; k < FILLED; ++k) // load, add, store
-            atomic_store_explicit(&t->w[s->f[k]], weight(t, s->f[k]) + change * (float)s->x[k], memory_order_relaxed);
+            atomic_store_explicit(&t->w[s->f[k]], weight(t, s->f[k]) + change * (float)s->x[k],
+                                  memory_order_relaxed);
         if (t->lock) pthread_mutex_unlock(t->lock);
     }
     return NULL;
@@ -162,12 +188,15 @@ static sparse_run train_sparse(const sample *s, int count, int workers, bool loc
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     sparse t[MOST];
     sparse_run best = { INFINITY, 0.0, 0 };
-    for (int again = 0; again < 3; ++again) { // the best time of three: others use this machine as well
+    // the best time of three: others use this machine as well
+    for (int again = 0; again < 3; ++again) {
         for (int f = 0; f < FEATURES; ++f) atomic_store_explicit(&w[f], 0.0f, memory_order_relaxed);
         for (int i = 0; i < workers; ++i)
-            t[i] = (sparse){ s, w, locked ? &lock : NULL, (int)((int64_t)count * i / workers), (int)((int64_t)count * (i + 1) / workers) };
+            t[i] = (sparse){ s, w, locked ? &lock : NULL, (int)((int64_t)count * i / workers),
+                             (int)((int64_t)count * (i + 1) / workers) };
         double seconds = 0.0;
-        for (int epoch = 0; epoch < EPOCHS && !stop_asked; ++epoch) seconds += at_once(workers, sparse_worker, t, sizeof *t);
+        for (int epoch = 0; epoch < EPOCHS && !stop_asked; ++epoch)
+            seconds += at_once(workers, sparse_worker, t, sizeof *t);
         best.seconds = fmin(best.seconds, seconds);
     }
     for (int f = 0; f < FEATURES; ++f) plain[f] = weight(t, f);
@@ -182,32 +211,46 @@ static sparse_run train_sparse(const sample *s, int count, int workers, bool loc
 
 // ## 10.3 Where it does not: a dense net, by hand
 //
-// In a convolutional net every step touches every one of 9840 numbers, so any two steps that overlap in time collide nearly
-// everywhere. Hogwild still runs: each worker copies the shared vector, computes a gradient in its own net, lets its own Adam
-// turn it into a change, and adds the change number by number. What others did between the copy and the addition is the
-// step's *staleness*.
+// In a convolutional net every step touches every one of 9840 numbers, so any two steps that
+// overlap in time collide nearly everywhere. Hogwild still runs: each worker copies the shared
+// vector, computes a gradient in its own net, lets its own Adam turn it into a change, and adds the
+// change number by number. What others did between the copy and the addition is the step's
+// *staleness*.
 
 // [region: net]
 typedef struct shared { _Atomic float *w; atomic_uint steps; } shared;
-typedef struct worker { shared *all; dt_net *net; dt_optimizer *opt; dt_batches it; float *change; uint64_t stale; dt_err error; } worker;
+typedef struct worker {
+    shared *all;
+    dt_net *net;
+    dt_optimizer *opt;
+    dt_batches it;
+    float *change;
+    uint64_t stale;
+    dt_err error;
+} worker;
 
 static dt_err hogwild_step(worker *h, const dt_batch *batch) {
     const size_t n = dt_net_count(h->net);
     const unsigned seen = atomic_load_explicit(&h->all->steps, memory_order_relaxed);
-    for (size_t i = 0; i < n; ++i) dt_net_values(h->net)[i] = atomic_load_explicit(&h->all->w[i], memory_order_relaxed);
+    for (size_t i = 0; i < n; ++i)
+        dt_net_values(h->net)[i] = atomic_load_explicit(&h->all->w[i], memory_order_relaxed);
     DT_TRY(dt_net_load(h->net, batch));
     DT_TRY(dt_forward(h->net));
     DT_TRY(dt_backward(h->net));
     dt_optimizer_change(h->opt, h->change);
     for (size_t i = 0; i < n; ++i)
-        atomic_store_explicit(&h->all->w[i], atomic_load_explicit(&h->all->w[i], memory_order_relaxed) + h->change[i], memory_order_relaxed);
+        atomic_store_explicit(&h->all->w[i],
+                              atomic_load_explicit(&h->all->w[i], memory_order_relaxed) +
+                                  h->change[i],
+                              memory_order_relaxed);
     h->stale += atomic_fetch_add_explicit(&h->all->steps, 1, memory_order_relaxed) - seen;
     return DT_OK;
 }
 
 static void *hogwild_worker(void *arg) {
     worker *h = arg;
-    for (dt_batch batch; h->error == DT_OK && dt_batches_next(&h->it, &batch);) h->error = hogwild_step(h, &batch);
+    for (dt_batch batch; h->error == DT_OK && dt_batches_next(&h->it, &batch);)
+        h->error = hogwild_step(h, &batch);
     return NULL;
 }
 // [end]
@@ -219,16 +262,29 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
     worker h[MOST];
     uint32_t *index = malloc(d->data->count * sizeof *index), start[MOST + 1];
     memset(h, 0, sizeof h);
-    dt_err error = all.w && index ? dt_partition(index, start, NULL, (uint32_t)n, d->data->count, d->seed) : DT_ENOMEM;
-    for (size_t i = 0; i < count && error == DT_OK; ++i) atomic_store_explicit(&all.w[i], dt_net_values(net)[i], memory_order_relaxed);
+    dt_err error = all.w && index
+                       ? dt_partition(index, start, NULL, (uint32_t)n, d->data->count, d->seed)
+                       : DT_ENOMEM;
+    for (size_t i = 0; i < count && error == DT_OK; ++i)
+        atomic_store_explicit(&all.w[i], dt_net_values(net)[i], memory_order_relaxed);
     for (int i = 0; i < n && error == DT_OK; ++i) {
-        h[i] = (worker){ .all = &all, .net = dt_net_clone(net), .change = malloc(count * sizeof(float)) };
+        h[i] = (worker){ .all = &all,
+                         .net = dt_net_clone(net),
+                         .change = malloc(count * sizeof(float)) };
         h[i].opt = h[i].net ? dt_optimizer_clone(opt, h[i].net) : NULL;
-        error = !h[i].opt || !h[i].change ? DT_ENOMEM : dt_batches_init(&h[i].it, d->data, &(dt_batches_desc){ .global_batch = d->batch,
-                .seed = d->seed + (uint64_t)i, .shuffle = true, .subset = index + start[i], .subset_count = start[i + 1] - start[i] });
+        error =
+            !h[i].opt || !h[i].change
+                ? DT_ENOMEM
+                : dt_batches_init(&h[i].it, d->data,
+                                  &(dt_batches_desc){ .global_batch = d->batch,
+                                                      .seed = d->seed + (uint64_t)i,
+                                                      .shuffle = true,
+                                                      .subset = index + start[i],
+                                                      .subset_count = start[i + 1] - start[i] });
     }
     if (error == DT_OK) at_once(n, hogwild_worker, h, sizeof *h);
-    for (size_t i = 0; i < count && error == DT_OK; ++i) dt_net_values(net)[i] = atomic_load_explicit(&all.w[i], memory_order_relaxed);
+    for (size_t i = 0; i < count && error == DT_OK; ++i)
+        dt_net_values(net)[i] = atomic_load_explicit(&all.w[i], memory_order_relaxed);
     for (int i = 0; i < n; ++i) {
         if (error == DT_OK) error = h[i].error;
         dt_batches_free(&h[i].it);
@@ -242,28 +298,43 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 
 // ## 10.4 Speed, accuracy and staleness
 //
-// One row a number of workers: the header's Hogwild on the net [S11.5], with Adam and batches of 32, one epoch in which each
-// worker sees 1/N of the data. The test is scored with dropout off. Beside it the same with a lock around copy and addition, so
-// that no addition is lost and no copy is torn; and with nothing shared but one average at the end of the epoch.
+// One row a number of workers: the header's Hogwild on the net [S11.5], with Adam and batches of
+// 32, one epoch in which each worker sees 1/N of the data. The test is scored with dropout off.
+// Beside it the same with a lock around copy and addition, so that no addition is lost and no copy
+// is torn; and with nothing shared but one average at the end of the epoch.
 
 enum { BY_HAND = WAYS };
 static const dt_sharing way[WAYS] = { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED };
 
-static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dataset *test, int workers, int how, net_run *r) {
+static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dataset *test,
+                        int workers, int how, net_run *r) {
     dt_hogwild_result result = { .train = { .seconds = 0.0 } };
     dt_score score;
     double steps = 0.0;
     dt_net *net = mnist_net(train->classes);
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed }));
-    dt_optimizer *opt = s->adam ? dt_adam(net, &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
-                                : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr });
-    const dt_train_desc desc = { .data = train, .epochs = 1, .batch = (uint32_t)s->batch, .seed = s->seed, .pin = s->pin, .on_step = show_progress };
+    dt_optimizer *opt =
+        s->adam
+            ? dt_adam(net,
+                      &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
+            : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr });
+    const dt_train_desc desc = { .data = train,
+                                 .epochs = 1,
+                                 .batch = (uint32_t)s->batch,
+                                 .seed = s->seed,
+                                 .pin = s->pin,
+                                 .on_step = show_progress };
     if (!opt) return DT_ENOMEM;
-    DT_TRY(how == BY_HAND ? hogwild_by_hand(net, opt, workers, &desc) : dt_train_shared(net, opt, workers, way[how], &desc, &result));
+    DT_TRY(how == BY_HAND ? hogwild_by_hand(net, opt, workers, &desc)
+                          : dt_train_shared(net, opt, workers, way[how], &desc, &result));
     DT_TRY(dt_evaluate(net, test, NULL, &score));
-    *r = (net_run){ .seconds = result.train.seconds, .accuracy = dt_score_accuracy(&score), .hash = dt_net_hash(net) };
-    for (int b = 0; b < DT_STALENESS_BINS; ++b) steps += (double)result.staleness[b], r->stale += b * (double)result.staleness[b];
-    for (int b = 0; b < DT_STALENESS_BINS && steps > 0.0; ++b) r->share[b] = (double)result.staleness[b] / steps;
+    *r = (net_run){ .seconds = result.train.seconds,
+                    .accuracy = dt_score_accuracy(&score),
+                    .hash = dt_net_hash(net) };
+    for (int b = 0; b < DT_STALENESS_BINS; ++b)
+        steps += (double)result.staleness[b], r->stale += b * (double)result.staleness[b];
+    for (int b = 0; b < DT_STALENESS_BINS && steps > 0.0; ++b)
+        r->share[b] = (double)result.staleness[b] / steps;
     r->stale /= steps > 0.0 ? steps : 1.0;
     dt_optimizer_free(opt);
     dt_net_free(net);
@@ -277,19 +348,26 @@ static void measure_sparse(dt_comm *comm, const settings *s, results *r) {
     printf("\nsparse   no lock                      one lock\n");
     sparse_run first = { 0.0, 0.0, 0 };
     for (int n = 1; n <= r->n; ++n) {
-        const sparse_run free_run = train_sparse(samples, s->samples, n, false), locked = train_sparse(samples, s->samples, n, true);
+        const sparse_run free_run = train_sparse(samples, s->samples, n, false),
+                         locked = train_sparse(samples, s->samples, n, true);
         end_if_asked(comm);
         if (n == 1) first = free_run;
-        if (n == 1) must(comm, free_run.hash == locked.hash, "one thread, sparse: with and without a lock the same bits");
-        r->workers[n - 1] = n, r->sparse[0][n - 1] = first.seconds / free_run.seconds, r->sparse[1][n - 1] = first.seconds / locked.seconds;
-        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds, r->sparse[0][n - 1], free_run.loss,
-               locked.seconds, r->sparse[1][n - 1], locked.loss);
+        if (n == 1)
+            must(comm, free_run.hash == locked.hash,
+                 "one thread, sparse: with and without a lock the same bits");
+        r->workers[n - 1] = n, r->sparse[0][n - 1] = first.seconds / free_run.seconds,
+                       r->sparse[1][n - 1] = first.seconds / locked.seconds;
+        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds,
+               r->sparse[0][n - 1], free_run.loss, locked.seconds, r->sparse[1][n - 1],
+               locked.loss);
     }
     free(samples);
 }
 
-static void measure_net(dt_comm *comm, const settings *s, const dt_dataset *train, const dt_dataset *test, results *r) {
-    printf("\nnet      no lock                                  one lock                 averaged at the end\n");
+static void measure_net(dt_comm *comm, const settings *s, const dt_dataset *train,
+                        const dt_dataset *test, results *r) {
+    printf("\nnet      no lock                                  one lock                 averaged "
+           "at the end\n");
     net_run by_hand;
     for (int n = 1; n <= r->n; ++n) {
         for (int k = 0; k < WAYS; ++k) {
@@ -298,10 +376,17 @@ static void measure_net(dt_comm *comm, const settings *s, const dt_dataset *trai
             r->speed[k][n - 1] = r->net[0][0].seconds / r->net[k][n - 1].seconds;
         }
         if (n == 1) check(comm, train_net(s, train, test, 1, BY_HAND, &by_hand));
-        if (n == 1) must(comm, by_hand.hash == r->net[0][0].hash, "one worker, net: by hand and by dt_train_hogwild the same bits");
-        if (n == 1) must(comm, by_hand.hash == r->net[1][0].hash && by_hand.hash == r->net[2][0].hash, "one worker, net: locked and averaged the same bits, too");
-        printf("%-8d %.2f s %5.2fx %6.2f %%  staleness %4.2f", n, r->net[0][n - 1].seconds, r->speed[0][n - 1], 100 * r->net[0][n - 1].accuracy, r->net[0][n - 1].stale);
-        for (int k = 1; k < WAYS; ++k) printf("   %.2f s %5.2fx %6.2f %%", r->net[k][n - 1].seconds, r->speed[k][n - 1], 100 * r->net[k][n - 1].accuracy);
+        if (n == 1)
+            must(comm, by_hand.hash == r->net[0][0].hash,
+                 "one worker, net: by hand and by dt_train_hogwild the same bits");
+        if (n == 1)
+            must(comm, by_hand.hash == r->net[1][0].hash && by_hand.hash == r->net[2][0].hash,
+                 "one worker, net: locked and averaged the same bits, too");
+        printf("%-8d %.2f s %5.2fx %6.2f %%  staleness %4.2f", n, r->net[0][n - 1].seconds,
+               r->speed[0][n - 1], 100 * r->net[0][n - 1].accuracy, r->net[0][n - 1].stale);
+        for (int k = 1; k < WAYS; ++k)
+            printf("   %.2f s %5.2fx %6.2f %%", r->net[k][n - 1].seconds, r->speed[k][n - 1],
+                   100 * r->net[k][n - 1].accuracy);
         printf("\n");
     }
     check(comm, train_net(s, train, test, 2, BY_HAND, &by_hand));
@@ -315,20 +400,26 @@ int main(int argc, char **argv) {
         { "images", 'i', &s.images, "N   for the net; default 20000, --quick 1024" },
         { "samples", UP_TO(10000000), &s.samples,
           "N   of the sparse problem; default 200000, --quick 20000" },
-        { "workers", UP_TO(MOST), &s.workers, "N   the most threads, from 2; default 5, --quick 2" },
+        { "workers", UP_TO(MOST), &s.workers,
+          "N   the most threads, from 2; default 5, --quick 2" },
         { "batch", UP_TO(65536), &s.batch, "B   of each worker, default 32" },
         { "optimizer", 's', &s.optimizer, "adam|sgd   of each worker of the net, default adam" },
         { "lr", 'f', &s.lr, "X   of the net, default 0.001 for adam, 0.05 for sgd" },
         { "pin", 'b', &s.pin, "    the net's worker i stays on core i" },
         SEED_OPTION(&s.seed),
-        { "png", 's', &s.png, "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with "
-                              "CSVs; default out/ch10, with --quick none" },
+        { "png", 's', &s.png,
+          "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with "
+          "CSVs; default out/ch10, with --quick none" },
         QUICK_OPTION(&s.quick),
     };
-    dt_comm *comm = begin_program(argc, argv, "Hogwild by hand: threads that share one parameter vector without a lock.", options, sizeof options);
+    dt_comm *comm =
+        begin_program(argc, argv,
+                      "Hogwild by hand: threads that share one parameter vector without a lock.",
+                      options, sizeof options);
     end_cleanly_on_signals();
     s.adam = strcmp(s.optimizer, "adam") == 0;
-    if (!s.adam && strcmp(s.optimizer, "sgd") != 0) usage_error(comm, "ch10", "--optimizer: adam or sgd is needed");
+    if (!s.adam && strcmp(s.optimizer, "sgd") != 0)
+        usage_error(comm, "ch10", "--optimizer: adam or sgd is needed");
     if (!(s.lr > 0.0f)) s.lr = s.adam ? 1e-3f : 0.05f;
     if (s.workers == 1) usage_error(comm, "ch10", "--workers: 2 to 5");
     if (!s.png && !s.quick) s.png = "out/ch10";
@@ -348,15 +439,18 @@ int main(int argc, char **argv) {
     r.opt = s.adam ? "Adam" : "SGD";
     measure_sparse(comm, &s, &r);
     measure_net(comm, &s, &some, &few, &r);
-    snprintf(r.about, sizeof r.about, "Net: %s, %u training and %u test images. Sparse: %d synthetic samples. ", some.name, some.count, few.count, s.samples);
+    snprintf(r.about, sizeof r.about,
+             "Net: %s, %u training and %u test images. Sparse: %d synthetic samples. ", some.name,
+             some.count, few.count, s.samples);
     if (s.png) draw_speedup(&r, s.png), draw_accuracy(&r, s.png), draw_staleness(&r, s.png);
     return end_program(comm, &train, &test);
 }
 
 // ## Exercises
 //
-// 1. Predict: with 16 features of d in each sample and two threads, at which d do half of the updates meet another one?
-//    Change FEATURES and look at the loss and at the speed.
-// 2. Implement: one lock for each 4096 features instead of one for all. In which order must a thread take two of them?
-// 3. Measure: the dense net with --optimizer sgd, on one worker and on five. Adam's state is each worker's own: what
-//    does that do to steps that are stale?
+// 1. Predict: with 16 features of d in each sample and two threads, at which d do half of the
+//    updates meet another one? Change FEATURES and look at the loss and at the speed.
+// 2. Implement: one lock for each 4096 features instead of one for all. In which order must a
+//    thread take two of them?
+// 3. Measure: the dense net with --optimizer sgd, on one worker and on five. Adam's state is each
+//    worker's own: what does that do to steps that are stale?

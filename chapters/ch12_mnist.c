@@ -1,13 +1,14 @@
-// Chapter 12. The full experiment                             uses [S8] [S9] [S10] [S4] [S11] [E6] [E8]
+// Chapter 12. The full experiment                  uses [S8] [S9] [S10] [S4] [S11] [E6] [E8]
 //
-// You will learn   what parallel training gains and costs, on your own machine, in one table and three charts
+// You will learn   what parallel training gains and costs, on your own machine, in one table and
+//                  three charts
 // New since ch11   nothing in the library: this program only puts the chapters together
 // Run              make ch12 && mpiexec -n 2 ./ch12 --epochs 1
-//                  make experiment                     (all of it: P = 1..5, N = 1..5, the tables and the charts)
+//                  make experiment   (all of it: P = 1..5, N = 1..5, the tables and the charts)
 // Check            mpiexec -n 2 ./ch12 --data synthetic --epochs 1
 //
 //~ workers  <num> ranks (MPI), <num> thread each, on <num> cores
-//~ sync     <num> workers  <num> epoch  <num> s  <num> images/s  train loss <num>  test loss <num>  accuracy <num>  weights <num>
+//~ sync     <num> workers  <num> epoch  <num> s  <num> images/s  train loss <num>  ...
 
 #include "ch09_interval.h"
 #include "ch12_report.h"
@@ -17,12 +18,15 @@
 //
 // One net, one data set, three ways to train with several workers:
 //
-//   sync     every step takes one global batch; each rank computes its share of the gradient; the shares are summed
-//   psgd     each rank trains alone on its share of the data; the parameters are averaged once, at the end
-//   hogwild  threads of one process change one shared parameter vector without a lock
+//     sync     a step takes one global batch; each rank computes its share of the gradient; the
+//              shares are summed
+//     psgd     each rank trains alone on its share of the data; the parameters are averaged once,
+//              at the end
+//     hogwild  threads of one process change one shared parameter vector without a lock
 //
-// The settings are those of a lab report that trained the same net with PyTorch: SGD with lr 0.01 and momentum 0.5, batch
-// 128, 10 epochs for the first two; Adam, batch 32, one epoch for Hogwild. Every one of them can be said on the command line.
+// The settings are those of a lab report that trained the same net with PyTorch: SGD with lr 0.01
+// and momentum 0.5, batch 128, 10 epochs for the first two; Adam, batch 32, one epoch for Hogwild.
+// Every one of them can be said on the command line.
 
 typedef struct settings {
     const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *trace;
@@ -40,8 +44,11 @@ static void refuse_one_file_for_two(dt_comm *comm, const settings *s) {
     for (int i = 1; i < 4; ++i)
         for (int j = 0; j < i; ++j) {
             char sentence[80];
-            if (!file[i] || !file[j] || strcmp(file[i], file[j]) != 0 || strncmp(file[i], "/dev/", 5) == 0) continue;
-            snprintf(sentence, sizeof sentence, "%s and %s: each needs a file of its own", option[j], option[i]);
+            if (!file[i] || !file[j] || strcmp(file[i], file[j]) != 0 ||
+                strncmp(file[i], "/dev/", 5) == 0)
+                continue;
+            snprintf(sentence, sizeof sentence, "%s and %s: each needs a file of its own",
+                     option[j], option[i]);
             usage_error(comm, "ch12", sentence);
         }
 }
@@ -49,28 +56,41 @@ static void refuse_one_file_for_two(dt_comm *comm, const settings *s) {
 static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (!s->hogwild && strcmp(s->method, "sync") != 0 && strcmp(s->method, "psgd") != 0)
         usage_error(comm, "ch12", "--method: sync, psgd or hogwild is needed");
-    if (!s->adam && strcmp(s->optimizer, "sgd") != 0) usage_error(comm, "ch12", "--optimizer: sgd or adam is needed");
-    if (s->adam && s->momentum >= 0.0f) usage_error(comm, "ch12", "--momentum goes with --optimizer sgd");
-    if (s->threads && dt_comm_size(comm) > 1) usage_error(comm, "ch12", "--threads runs in one process: start it without mpiexec");
-    if (s->batch && s->per_rank_batch) usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
-    if (s->average_every && strcmp(s->method, "psgd") != 0) usage_error(comm, "ch12", "--average-every goes with --method psgd");
-    if (s->threads > 1 && s->algorithm == DT_MPI) usage_error(comm, "ch12", "--algorithm mpi is for processes: start it with mpiexec, without --threads");
+    if (!s->adam && strcmp(s->optimizer, "sgd") != 0)
+        usage_error(comm, "ch12", "--optimizer: sgd or adam is needed");
+    if (s->adam && s->momentum >= 0.0f)
+        usage_error(comm, "ch12", "--momentum goes with --optimizer sgd");
+    if (s->threads && dt_comm_size(comm) > 1)
+        usage_error(comm, "ch12", "--threads runs in one process: start it without mpiexec");
+    if (s->batch && s->per_rank_batch)
+        usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
+    if (s->average_every && strcmp(s->method, "psgd") != 0)
+        usage_error(comm, "ch12", "--average-every goes with --method psgd");
+    if (s->threads > 1 && s->algorithm == DT_MPI)
+        usage_error(comm, "ch12",
+                    "--algorithm mpi is for processes: start it with mpiexec, without --threads");
     if (s->pin && !s->hogwild) usage_error(comm, "ch12", "--pin goes with --method hogwild");
-    if (s->hogwild && (s->profile || s->trace)) usage_error(comm, "ch12", "Hogwild's workers never wait: --profile and --trace say nothing to it");
+    if (s->hogwild && (s->profile || s->trace))
+        usage_error(comm, "ch12",
+                    "Hogwild's workers never wait: --profile and --trace say nothing to it");
     if (s->hogwild && (s->float_sums || s->bucket || s->per_rank_batch || s->algorithm != DT_AUTO))
-        usage_error(comm, "ch12", "Hogwild has no sums over ranks: --float-sums, --bucket, --per-rank-batch and --algorithm say nothing to it");
+        usage_error(comm, "ch12",
+                    "Hogwild has no sums over ranks: --float-sums, --bucket, --per-rank-batch and "
+                    "--algorithm say nothing to it");
 }
 
 static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
     *s = (settings){ .method = "sync", .data = "auto", .seed = 1234, .momentum = -1.0f };
     const option_desc options[] = {
         { "method", 's', &s->method, "sync|psgd|hogwild   default sync" },
-        { "threads", UP_TO(1024), &s->threads, "N   Hogwild's workers; for sync and psgd, threads as "
-                                               "ranks instead of MPI; default 1" },
+        { "threads", UP_TO(1024), &s->threads,
+          "N   Hogwild's workers; for sync and psgd, threads as "
+          "ranks instead of MPI; default 1" },
         DATA_OPTION(&s->data),
         { "epochs", 'i', &s->epochs, "E   default 10, Hogwild 1" },
-        { "batch", UP_TO(1 << 20), &s->batch, "B   samples a step, over all ranks; default 128. "
-                                              "Hogwild: of each worker, default 32" },
+        { "batch", UP_TO(1 << 20), &s->batch,
+          "B   samples a step, over all ranks; default 128. "
+          "Hogwild: of each worker, default 32" },
         { "per-rank-batch", UP_TO(1 << 20), &s->per_rank_batch,
           "B   instead: samples a step of each rank" },
         { "lr", 'f', &s->lr, "X   learning rate, default 0.01 for sgd, 0.001 for adam" },
@@ -78,8 +98,9 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         { "optimizer", 's', &s->optimizer, "sgd|adam   default sgd, Hogwild adam" },
         SEED_OPTION(&s->seed),
         ALGORITHM_OPTION(&s->algorithm),
-        { "bucket", 'i', &s->bucket, "KB   of gradient that starts on its way while the rest is "
-                                     "computed; default 1024" },
+        { "bucket", 'i', &s->bucket,
+          "KB   of gradient that starts on its way while the rest is "
+          "computed; default 1024" },
         { "float-sums", 'b', &s->float_sums,
           "    add gradients as floats: not the same bits for every number of ranks" },
         { "direct", 'b', &s->direct,
@@ -92,16 +113,19 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         { "report", 's', &s->report,
           "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
         { "pin", 'b', &s->pin, "    hogwild: worker i stays on core i" },
-        { "profile", 'b', &s->profile, "    after each epoch, a table of what each rank's time went "
-                                       "to: computing, waiting, adding" },
+        { "profile", 'b', &s->profile,
+          "    after each epoch, a table of what each rank's time went "
+          "to: computing, waiting, adding" },
         { "trace", 's', &s->trace,
           "FILE   write what each rank did when as Chrome trace JSON, for ui.perfetto.dev" },
-        { "patience", 'f', &s->patience, "S   seconds until a rank that does nothing ends the job; "
-                                         "default 5, or 100 steps if longer" },
+        { "patience", 'f', &s->patience,
+          "S   seconds until a rank that does nothing ends the job; "
+          "default 5, or 100 steps if longer" },
         { "doctor", 'b', &s->doctor, "    no training: only look at how the job was started" },
         { "quiet", 'b', &s->quiet, "    print nothing but errors" },
     };
-    read_options(argc, argv, comm, "Trains the MNIST net on MPI ranks or on threads.", options, sizeof options / sizeof *options);
+    read_options(argc, argv, comm, "Trains the MNIST net on MPI ranks or on threads.", options,
+                 sizeof options / sizeof *options);
     s->hogwild = strcmp(s->method, "hogwild") == 0;
     if (!s->optimizer) s->optimizer = s->hogwild ? "adam" : "sgd";
     s->adam = strcmp(s->optimizer, "adam") == 0;
@@ -109,7 +133,8 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
     refuse_one_file_for_two(comm, s);
     if (!s->threads) s->threads = 1;
     if (!s->epochs) s->epochs = s->hogwild ? 1 : 10;
-    if (s->per_rank_batch) s->batch = s->per_rank_batch * (s->threads > 1 ? s->threads : dt_comm_size(comm));
+    if (s->per_rank_batch)
+        s->batch = s->per_rank_batch * (s->threads > 1 ? s->threads : dt_comm_size(comm));
     if (!s->batch) s->batch = s->hogwild ? 32 : 128;
     if (!(s->lr > 0.0f)) s->lr = s->adam ? 1e-3f : 0.01f;
     if (s->momentum < 0.0f) s->momentum = 0.5f;
@@ -117,8 +142,9 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
 
 // ## 12.2 One run
 //
-// The clock runs while the workers train, and stops for loading and evaluating: `seconds` is the slowest worker's. The
-// test images are scored with dropout off, each exactly once, shared out over the ranks.
+// The clock runs while the workers train, and stops for loading and evaluating: `seconds` is the
+// slowest worker's. The test images are scored with dropout off, each exactly once, shared out over
+// the ranks.
 
 typedef struct run {
     dt_train_result train;
@@ -128,16 +154,28 @@ typedef struct run {
 } run;
 
 // A run's numbers: what training told, the score on the test images, and a hash of the parameters.
-typedef struct watch { dt_comm *comm; const settings *s; bool show; double seconds; dt_comm_cost cost; } watch;
+typedef struct watch {
+    dt_comm *comm;
+    const settings *s;
+    bool show;
+    double seconds;
+    dt_comm_cost cost;
+} watch;
 
-// The table of --profile, from all ranks, at the end of an epoch. What a rank waits, another one keeps it waiting.
+// The table of --profile, from all ranks, at the end of an epoch. What a rank waits, another one
+// keeps it waiting.
 static void print_profile(watch *w, const dt_progress *p) {
     dt_profile each[1024];
-    if (dt_comm_size(w->comm) > 1024 || dt_comm_profile(w->comm, &w->cost, p->seconds - w->seconds, each) != DT_OK) return;
+    if (dt_comm_size(w->comm) > 1024 ||
+        dt_comm_profile(w->comm, &w->cost, p->seconds - w->seconds, each) != DT_OK)
+        return;
     for (int r = 0; r < dt_comm_size(w->comm) && dt_comm_rank(w->comm) == 0; ++r) {
         const dt_profile *x = &each[r];
-        if (r == 0) printf("epoch %-4d rank  seconds  computing  waiting   adding  MB sent\n", p->epoch + 1);
-        printf("           %4d %8.3f %9.1f%% %7.1f%% %7.1f%% %8.2f\n", r, x->seconds, 100 * x->compute / x->seconds, 100 * x->wait / x->seconds,
+        if (r == 0)
+            printf("epoch %-4d rank  seconds  computing  waiting   adding  MB sent\n",
+                   p->epoch + 1);
+        printf("           %4d %8.3f %9.1f%% %7.1f%% %7.1f%% %8.2f\n", r, x->seconds,
+               100 * x->compute / x->seconds, 100 * x->wait / x->seconds,
                100 * x->reduce / x->seconds, 1e-6 * (double)x->bytes);
     }
     w->cost = dt_comm_times(w->comm);
@@ -150,11 +188,25 @@ static bool after_step(const dt_progress *p, void *user) {
     return show_progress(p, &w->show);
 }
 
-static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_dataset *data, run *r) {
-    watch w = { .comm = comm, .s = s, .show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2), .cost = dt_comm_times(comm) };
-    const dt_train_desc desc = { .data = data, .epochs = s->epochs, .batch = (uint32_t)s->batch, .seed = s->seed,
-                                 .algorithm = s->algorithm, .pin = s->pin, .bucket_bytes = (size_t)s->bucket * 1024,
-                                 .average_every = steps_between(s->average_every, psgd_steps(data->count, (uint32_t)s->batch, dt_comm_size(comm))), .on_step = after_step, .user = &w };
+static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm,
+                    const dt_dataset *data, run *r) {
+    watch w = { .comm = comm,
+                .s = s,
+                .show = !s->quiet && dt_comm_rank(comm) == 0 && isatty(2),
+                .cost = dt_comm_times(comm) };
+    const dt_train_desc desc = {
+        .data = data,
+        .epochs = s->epochs,
+        .batch = (uint32_t)s->batch,
+        .seed = s->seed,
+        .algorithm = s->algorithm,
+        .pin = s->pin,
+        .bucket_bytes = (size_t)s->bucket * 1024,
+        .average_every = steps_between(s->average_every, psgd_steps(data->count, (uint32_t)s->batch,
+                                                                    dt_comm_size(comm))),
+        .on_step = after_step,
+        .user = &w
+    };
     r->workers = dt_comm_size(comm);
     if (strcmp(s->method, "sync") == 0) return dt_train_sync(net, opt, comm, &desc, &r->train);
     if (strcmp(s->method, "psgd") == 0) return dt_train_psgd(net, opt, comm, &desc, &r->train);
@@ -165,8 +217,9 @@ static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *
     return error;
 }
 
-static const char runs_header[] = "method,workers,cores,dataset,epochs,batch,seconds,images_per_second,train_loss,test_loss,"
-                                  "test_accuracy,weights_hash";
+static const char runs_header[] =
+    "method,workers,cores,dataset,epochs,batch,seconds,images_per_second,train_loss,test_loss,"
+    "test_accuracy,weights_hash";
 static const char epochs_header[] = "method,workers,cores,dataset,epoch,seconds,images_per_second";
 
 // Nobody trains for an hour to hear that there is no such folder.
@@ -177,35 +230,48 @@ static dt_err check_outputs(const settings *s) {
     return s->trace ? dt_check_writable(s->trace) : DT_OK;
 }
 
-static dt_err write_rows(const settings *s, const char *data, const run *r, double images_per_second) {
+static dt_err write_rows(const settings *s, const char *data, const run *r,
+                         double images_per_second) {
     if (s->csv)
-        DT_TRY(dt_csv_append(s->csv, runs_header, "%s,%d,%d,%s,%d,%d,%.4f,%.1f,%.6f,%.6f,%.4f,%016llx", s->method, r->workers,
-                             dt_cores(), data, r->train.epochs, s->batch, r->train.seconds, images_per_second,
-                             dt_score_loss(&r->train.score), dt_score_loss(&r->test), dt_score_accuracy(&r->test), (unsigned long long)r->hash));
+        DT_TRY(dt_csv_append(s->csv, runs_header,
+                             "%s,%d,%d,%s,%d,%d,%.4f,%.1f,%.6f,%.6f,%.4f,%016llx", s->method,
+                             r->workers, dt_cores(), data, r->train.epochs, s->batch,
+                             r->train.seconds, images_per_second, dt_score_loss(&r->train.score),
+                             dt_score_loss(&r->test), dt_score_accuracy(&r->test),
+                             (unsigned long long)r->hash));
     for (int e = 0; s->epoch_csv && e < r->train.epochs && e < DT_MAX_EPOCHS_KEPT; ++e)
-        DT_TRY(dt_csv_append(s->epoch_csv, epochs_header, "%s,%d,%d,%s,%d,%.4f,%.1f",
-                             s->method, r->workers, dt_cores(), data, e + 1, r->train.epoch_seconds[e],
-                             (double)r->train.samples / r->train.epochs / r->train.epoch_seconds[e]));
+        DT_TRY(
+            dt_csv_append(s->epoch_csv, epochs_header, "%s,%d,%d,%s,%d,%.4f,%.1f", s->method,
+                          r->workers, dt_cores(), data, e + 1, r->train.epoch_seconds[e],
+                          (double)r->train.samples / r->train.epochs / r->train.epoch_seconds[e]));
     return DT_OK;
 }
 
 static void print_run(const settings *s, const run *r, double images_per_second) {
-    printf("%-8s %d worker%s  %d epoch%s  %.2f s  %.0f images/s  train loss %.4f  test loss %.4f  accuracy %.4f  weights %016llx%s\n",
-           s->method, r->workers, r->workers == 1 ? "" : "s", r->train.epochs, r->train.epochs == 1 ? "" : "s", r->train.seconds,
-           images_per_second, dt_score_loss(&r->train.score), dt_score_loss(&r->test), dt_score_accuracy(&r->test),
+    printf("%-8s %d worker%s  %d epoch%s  %.2f s  %.0f images/s  train loss %.4f  test loss %.4f  "
+           "accuracy %.4f  weights %016llx%s\n",
+           s->method, r->workers, r->workers == 1 ? "" : "s", r->train.epochs,
+           r->train.epochs == 1 ? "" : "s", r->train.seconds, images_per_second,
+           dt_score_loss(&r->train.score), dt_score_loss(&r->test), dt_score_accuracy(&r->test),
            (unsigned long long)r->hash, r->train.stopped ? "  (stopped early)" : "");
 }
 
 // ## 12.3 From the command line to the row
 //
-// Everything a run needs was built in the chapters before; here it stands in the order in which it happens. A rank is an
-// MPI process or a thread of this one; run_rank cannot tell which.
+// Everything a run needs was built in the chapters before; here it stands in the order in which it
+// happens. A rank is an MPI process or a thread of this one; run_rank cannot tell which.
 
-typedef struct job { const settings *s; const dt_dataset *training, *testing; bool stopped; dt_err written; } job;
+typedef struct job {
+    const settings *s;
+    const dt_dataset *training, *testing;
+    bool stopped;
+    dt_err written;
+} job;
 
 static dt_err write_all(const job *j, const dt_net *net, const run *r) {
     const settings *s = j->s;
-    const double images_per_second = r->train.seconds > 0.0 ? (double)r->train.samples / r->train.seconds : 0.0;
+    const double images_per_second =
+        r->train.seconds > 0.0 ? (double)r->train.samples / r->train.seconds : 0.0;
     DT_TRY(write_rows(s, j->training->name, r, images_per_second));
     if (s->save) DT_TRY(dt_save(net, s->save));
     if (!s->quiet) print_run(s, r, images_per_second);
@@ -216,11 +282,16 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     job *j = arg;
     const settings *s = j->s;
     dt_net *net = mnist_net(j->training->classes);
-    dt_err error = dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed, .float_sums = s->float_sums,
+    dt_err error = dt_net_build(net, &(dt_build_desc){ .batch = s->batch,
+                                                       .seed = s->seed,
+                                                       .float_sums = s->float_sums,
                                                        .direct = s->direct });
-    dt_optimizer *opt = error != DT_OK ? NULL
-        : s->adam ? dt_adam(net, &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
-                  : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr, .momentum = s->momentum });
+    dt_optimizer *opt =
+        error != DT_OK ? NULL
+        : s->adam
+            ? dt_adam(net,
+                      &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
+            : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr, .momentum = s->momentum });
     if (error == DT_OK && !opt) error = DT_EARG;
     run r = { .workers = 1 };
     if (s->patience > 0.0f) dt_comm_set_patience(comm, (double)s->patience);
@@ -228,10 +299,12 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     if (error == DT_OK) error = train(s, net, opt, comm, j->training, &r);
     if (error == DT_OK && s->trace) error = dt_trace_write(comm, s->trace);
     if (error == DT_OK) error = dt_evaluate(net, j->testing, comm, &r.test);
-    if (error == DT_OK && brings_result(comm)) j->stopped = r.train.stopped; // all processes end with one code
+    // all processes end with one code
+    if (error == DT_OK && brings_result(comm)) j->stopped = r.train.stopped;
     if (error == DT_OK && dt_comm_rank(comm) == 0) {
         r.hash = dt_net_hash(net);
-        j->written = write_all(j, net, &r); // only rank 0 can meet this error, so it waits until all are done
+        // only rank 0 can meet this error, so it waits until all are done
+        j->written = write_all(j, net, &r);
     }
     dt_optimizer_free(opt);
     dt_net_free(net);
@@ -252,16 +325,60 @@ int main(int argc, char **argv) {
     dt_dataset training, testing;
     load_data(comm, s.data, "ch12", &training, &testing);
     const uint32_t groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES;
-    ask_doctor(comm, &(dt_doctor_desc){ .program = "./ch12", .lane_groups = groups, .leftovers = s.doctor }, s.quiet);
+    ask_doctor(comm,
+               &(dt_doctor_desc){
+                   .program = "./ch12", .lane_groups = groups, .leftovers = s.doctor },
+               s.quiet);
     if (!s.quiet || s.doctor) print_machine(comm, &training, s.threads);
     if (s.doctor) {
-        if (dt_comm_rank(comm) == 0) printf("%d rank%s started as they should be\n", dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s");
+        if (dt_comm_rank(comm) == 0)
+            printf("%d rank%s started as they should be\n", dt_comm_size(comm),
+                   dt_comm_size(comm) == 1 ? "" : "s");
         return leave_ranks(comm, 0);
     }
     job j = { .s = &s, .training = &training, .testing = &testing };
-    check(comm, s.threads > 1 && !s.hogwild ? dt_run_ranks(s.threads, run_rank, &j) : run_rank(comm, &j));
+    check(comm,
+          s.threads > 1 && !s.hogwild ? dt_run_ranks(s.threads, run_rank, &j) : run_rank(comm, &j));
     check_all(comm, j.written);
     dt_dataset_free(&training);
     dt_dataset_free(&testing);
     return leave_ranks(comm, j.stopped ? 130 : 0);
 }
+
+// ## 12.4 What to look for
+//
+// `make experiment` writes out/mnist.csv, the three charts beside it, and the tables with a
+// comment; figures/mnist.txt is the one that the front page shows, with the machine that it ran on.
+// Four things to find in it, and where they come from:
+//
+// - **sync: one hash for every number of ranks.** The gradients are added as integers (8.2), so P
+//   changes the time and not a bit of the result. The lab report's accuracy falls with P instead:
+//   it threw the sum away (8.3), and each of its ranks trained alone on less and less.
+// - **sync: a ceiling below P.** A step's 128 images are 8 groups of 16. Three ranks have 2, 3 and
+//   3 of them, and all wait for the busiest: at best 8/3 times one rank's speed, on three cores.
+//   With more ranks than cores, ranks take turns, and what counts is how evenly the cores are
+//   loaded.
+// - **psgd: no waiting, and a price.** Ranks meet once, at the end, so even five on two cores lose
+//   little time. But each sees only a P-th of the data, in batches a P-th as large, and one average
+//   cannot quite make up for that (chapter 9).
+// - **hogwild: runs differ.** The hash "varies": threads meet in another order each time (chapter
+//   10). The range of five seeds is wider than the difference between one worker and five, so the
+//   numbers do not say that more workers cost accuracy. Who wants to claim it needs more runs.
+//
+// And one thing not to conclude: that any of the three is *the* fast way. The net is small, its
+// step takes a millisecond or two and its gradient is 77 KiB. With a larger net computing grows faster than
+// sending.
+
+// ## 12.5 Exercises
+//
+// 1. **Predict.** 128 images a step, on 8 ranks and 8 cores: how many groups has each rank? With
+//    --batch 120? At which number of ranks do more of them no longer help at all?
+// 2. **Predict.** --per-rank-batch 128 on 4 ranks is a batch of 512, and a quarter of the steps.
+//    Which learning rate would you try (chapter 11's subject)? Run it with that, and with the old
+//    one.
+// 3. **Implement.** A fourth method in `train`: synchronous for the first epoch, PSGD for the rest.
+//    What does its column in the table look like?
+// 4. **Measure.** ./ch12 --profile on 2 and on 5 ranks: what share of the time is waiting, and for
+//    whom? Then --trace t.json, and look at one step in ui.perfetto.dev.
+// 5. **Measure.** --seed 1 to 5 with sync: how far do accuracies of one method lie apart? Which of
+//    the differences in the table are larger than that?

@@ -1,8 +1,9 @@
 // Chapter 12, second part: from the CSV files of many runs to tables, charts and a comment.
 //
-// `ch12 --csv F.csv --epoch-csv F_epochs.csv` leaves a row for each run and a row for each epoch. `ch12 --report F.csv`
-// reads both, prints the tables and writes F_time.png, F_speedup.png and F_accuracy.png. Times are medians over epochs
-// (Hogwild: over runs of one epoch), with the smallest and the largest; every sentence below is drawn from the numbers.
+// `ch12 --csv F.csv --epoch-csv F_epochs.csv` leaves a row for each run and a row for each epoch.
+// `ch12 --report F.csv` reads both, prints the tables and writes F_time.png, F_speedup.png and
+// F_accuracy.png. Times are medians over epochs (Hogwild: over runs of one epoch), with the
+// smallest and the largest; every sentence below is drawn from the numbers.
 #ifndef CH12_REPORT_H
 #define CH12_REPORT_H
 
@@ -19,8 +20,18 @@ typedef struct worker_row {   // one method with one number of workers
     char hash[24];            // of the last run; "varies" if runs of the method do not agree
 } worker_row;
 
-typedef struct method_rows { const char *method, *name; int n; worker_row row[MAX_WORKERS]; } method_rows;
-typedef struct report_data { char dataset[64]; int cores; double images; method_rows method[3]; } report_data; // images: of an epoch
+typedef struct method_rows {
+    const char *method, *name;
+    int n;
+    worker_row row[MAX_WORKERS];
+} method_rows;
+// images: of an epoch
+typedef struct report_data {
+    char dataset[64];
+    int cores;
+    double images;
+    method_rows method[3];
+} report_data;
 
 static spread spread_of(const sample_set *s) {
     if (s->n == 0) return (spread){ 0.0, 0.0, 0.0 };
@@ -55,7 +66,8 @@ static worker_row *row_of(report_data *d, const char *method, int workers) {
 
 enum { RUN_FIELDS = 12, EPOCH_FIELDS = 7 }; // of write_rows
 
-// Cuts a row at its commas; false if it has another number of fields. sscanf would read its numbers by the locale.
+// Cuts a row at its commas; false if it has another number of fields. sscanf would read its numbers
+// by the locale.
 static bool split(char *row, char *field[], int fields) {
     row[strcspn(row, "\r\n")] = '\0';
     for (int i = 0; i < fields; ++i) {
@@ -82,16 +94,19 @@ static dt_err add_run(report_data *d, char *const field[], const char *path, int
     worker_row *row = row_of(d, field[0], (int)v[0]);
     if (!row) return DT_OK;
     if (d->dataset[0] && strncmp(d->dataset, field[3], sizeof d->dataset - 1) != 0)
-        return dt_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path, d->dataset, field[3]);
+        return dt_fail(DT_EDATA, "%s: rows of %s and of %s cannot go into one chart", path,
+                       d->dataset, field[3]);
     if (d->cores && d->cores != (int)v[1])
-        return dt_fail(DT_EDATA, "%s: rows of %d and of %d cores cannot go into one chart", path, d->cores, (int)v[1]);
+        return dt_fail(DT_EDATA, "%s: rows of %d and of %d cores cannot go into one chart", path,
+                       d->cores, (int)v[1]);
     snprintf(d->dataset, sizeof d->dataset, "%s", field[3]);
     d->cores = (int)v[1];
     d->images = floor(v[4] * v[3] / v[2] + 0.5);
     row->epochs = (int)v[2];
     add_sample(&row->seconds, v[3]);
     add_sample(&row->accuracy, v[5]);
-    snprintf(row->hash, sizeof row->hash, "%s", row->runs && strcmp(row->hash, field[11]) != 0 ? "varies" : field[11]);
+    snprintf(row->hash, sizeof row->hash, "%s",
+             row->runs && strcmp(row->hash, field[11]) != 0 ? "varies" : field[11]);
     ++row->runs;
     return DT_OK;
 }
@@ -104,8 +119,9 @@ static dt_err read_runs(report_data *d, const char *path) {
     if (!f) return dt_fail(DT_EIO, "%s: cannot be read; run ch12 with --csv %s first", path, path);
     while (error == DT_OK && fgets(line, sizeof line, f)) {
         if (++number == 1) continue; // the header
-        error = split(line, field, RUN_FIELDS) ? add_run(d, field, path, number)
-                                               : dt_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
+        error = split(line, field, RUN_FIELDS)
+                    ? add_run(d, field, path, number)
+                    : dt_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, number);
     }
     fclose(f);
     if (error != DT_OK) return error;
@@ -126,14 +142,17 @@ static void read_epochs(report_data *d, const char *path) { // absent: the runs'
     for (int m = 0; m < 3; ++m)
         for (int i = 0; i < d->method[m].n; ++i) {
             worker_row *row = &d->method[m].row[i];
-            for (int k = 0; row->epoch_seconds.n == 0 && k < row->seconds.n; ++k) add_sample(&row->epoch_seconds, row->seconds.value[k] / row->epochs);
+            for (int k = 0; row->epoch_seconds.n == 0 && k < row->seconds.n; ++k)
+                add_sample(&row->epoch_seconds, row->seconds.value[k] / row->epochs);
         }
 }
 
 // ---- Figures drawn from the samples
 
 static double speedup(const method_rows *m, int i) { // against the same method's single worker
-    return m->n && m->row[0].workers == 1 ? spread_of(&m->row[0].epoch_seconds).median / spread_of(&m->row[i].epoch_seconds).median : NAN;
+    return m->n && m->row[0].workers == 1 ? spread_of(&m->row[0].epoch_seconds).median /
+                                                spread_of(&m->row[i].epoch_seconds).median
+                                          : NAN;
 }
 
 static bool same_hash(const method_rows *m) {
@@ -152,32 +171,46 @@ static void accuracy_range(const method_rows *m, double *low, double *high) {
     }
 }
 
-static double widest_range(const method_rows *m) { // of the accuracies that runs of one number of workers had
+// of the accuracies that runs of one number of workers had
+static double widest_range(const method_rows *m) {
     double widest = 0.0;
-    for (int i = 0; i < m->n; ++i) widest = fmax(widest, spread_of(&m->row[i].accuracy).max - spread_of(&m->row[i].accuracy).min);
+    for (int i = 0; i < m->n; ++i)
+        widest =
+            fmax(widest, spread_of(&m->row[i].accuracy).max - spread_of(&m->row[i].accuracy).min);
     return widest;
 }
 
-// ---- Tables. The last two columns are the lab report's own, PyTorch on a 4-core laptop; its accuracy with several
-// ---- workers fell because it threw the all-reduced sum away, and Hogwild's was taken with dropout on.
+// ---- Tables. The last two columns are the lab report's own, PyTorch on a 4-core laptop; its
+// ---- accuracy with several workers fell because it threw the all-reduced sum away, and Hogwild's
+// ---- was taken with dropout on.
 
-static const double theirs_sync[5][2] = { { 478.11, 98.04 }, { 191.61, 97.42 }, { 189.55, 96.56 }, { 169.61, 96.11 }, { 252.74, 95.51 } };
-static const double theirs_hogwild[5][2] = { { 32.4, 92 }, { 21.49, 92 }, { 18.33, 93 }, { 20.22, 92 }, { 23.82, 91 } };
+static const double theirs_sync[5][2] = {
+    { 478.11, 98.04 }, { 191.61, 97.42 }, { 189.55, 96.56 }, { 169.61, 96.11 }, { 252.74, 95.51 }
+};
+static const double theirs_hogwild[5][2] = {
+    { 32.4, 92 }, { 21.49, 92 }, { 18.33, 93 }, { 20.22, 92 }, { 23.82, 91 }
+};
 
 static void print_table(const report_data *d, const method_rows *m) {
     const char *dataset = d->dataset;
     if (m->n == 0) return;
     const double (*theirs)[2] = strcmp(m->method, "hogwild") == 0 ? theirs_hogwild : theirs_sync;
-    const bool compare = strcmp(dataset, "MNIST") == 0 && strcmp(m->method, "psgd") != 0 && m->row[0].epochs == (theirs == theirs_sync ? 10 : 1);
-    printf("\n%s on %s, %d epoch%s\n", m->name, dataset, m->row[0].epochs, m->row[0].epochs == 1 ? "" : "s");
-    printf("workers  seconds  s/epoch (min-max)      images/s  speedup  test accuracy (min-max)   weights         %s\n",
+    const bool compare = strcmp(dataset, "MNIST") == 0 && strcmp(m->method, "psgd") != 0 &&
+                         m->row[0].epochs == (theirs == theirs_sync ? 10 : 1);
+    printf("\n%s on %s, %d epoch%s\n", m->name, dataset, m->row[0].epochs,
+           m->row[0].epochs == 1 ? "" : "s");
+    printf("workers  seconds  s/epoch (min-max)      images/s  speedup  test accuracy (min-max)   "
+           "weights         %s\n",
            compare ? "  the report's seconds, accuracy" : "");
     for (int i = 0; i < m->n; ++i) {
         const worker_row *row = &m->row[i];
         spread epoch = spread_of(&row->epoch_seconds), accuracy = spread_of(&row->accuracy);
-        printf("%7d %8.2f  %6.3f (%.3f-%.3f) %9.0f %7.2fx  %6.2f %% (%.2f-%.2f)     %-16s", row->workers, spread_of(&row->seconds).median,
-               epoch.median, epoch.min, epoch.max, d->images / epoch.median, speedup(m, i), 100 * accuracy.median, 100 * accuracy.min, 100 * accuracy.max, row->hash);
-        if (compare && row->workers <= 5) printf("  %8.2f %6.2f %%", theirs[row->workers - 1][0], theirs[row->workers - 1][1]);
+        printf("%7d %8.2f  %6.3f (%.3f-%.3f) %9.0f %7.2fx  %6.2f %% (%.2f-%.2f)     %-16s",
+               row->workers, spread_of(&row->seconds).median, epoch.median, epoch.min, epoch.max,
+               d->images / epoch.median, speedup(m, i), 100 * accuracy.median, 100 * accuracy.min,
+               100 * accuracy.max, row->hash);
+        if (compare && row->workers <= 5)
+            printf("  %8.2f %6.2f %%", theirs[row->workers - 1][0], theirs[row->workers - 1][1]);
         printf("\n");
     }
 }
@@ -185,7 +218,10 @@ static void print_table(const report_data *d, const method_rows *m) {
 // ---- Comment
 
 // The numbers that says.h chooses its words by.
-typedef struct figures { int n, workers[MAX_WORKERS]; double speed[MAX_WORKERS], seconds[MAX_WORKERS], low, high; } figures;
+typedef struct figures {
+    int n, workers[MAX_WORKERS];
+    double speed[MAX_WORKERS], seconds[MAX_WORKERS], low, high;
+} figures;
 
 static figures figures_of(const method_rows *m) {
     figures f = { .n = m->n };
@@ -219,8 +255,10 @@ static void print_comment(const report_data *d) {
         say_speed((says_method)k, m->name, f.n, f.workers, f.speed, d->cores, text, sizeof text);
         print_wrapped(text);
         if (k == SAYS_SYNC) say_same_bits(m->name, same_hash(m), f.low, f.high, text, sizeof text);
-        else say_accuracy((says_method)k, m->name, first->workers, spread_of(&first->accuracy).median, last->workers,
-                          spread_of(&last->accuracy).median, widest_range(m), text, sizeof text);
+        else
+            say_accuracy((says_method)k, m->name, first->workers,
+                         spread_of(&first->accuracy).median, last->workers,
+                         spread_of(&last->accuracy).median, widest_range(m), text, sizeof text);
         print_wrapped(text);
     }
 }
@@ -239,32 +277,58 @@ static void add_series(dt_chart *chart, const method_rows *m, enum what what) {
         low[i] = what == SPEEDUP ? one / s.max : s.min;
         high[i] = what == SPEEDUP ? one / s.min : s.max;
     }
-    if (m->n) dt_chart_line(chart, &(dt_series){ .label = m->name, .n = (size_t)m->n, .x = x, .y = y, .y_min = low, .y_max = high });
+    if (m->n)
+        dt_chart_line(chart, &(dt_series){ .label = m->name,
+                                           .n = (size_t)m->n,
+                                           .x = x,
+                                           .y = y,
+                                           .y_min = low,
+                                           .y_max = high });
 }
 
 static void report_title(const report_data *d, enum what what, char *title, size_t size) {
     const method_rows *sync = &d->method[0], *psgd = &d->method[1];
     const figures f = figures_of(sync);
     const worker_row *most = psgd->n ? &psgd->row[psgd->n - 1] : NULL;
-    if (what == SPEEDUP) say_speed_title(d->dataset, f.n, f.workers, f.speed, d->cores, title, size);
-    else if (what == EPOCH_SECONDS) say_epoch_title(d->dataset, d->images, f.n, f.workers, f.seconds, title, size);
-    else say_accuracy_title(d->dataset, f.n, same_hash(sync), f.low, f.high, most ? most->workers : 0, most ? spread_of(&most->accuracy).median : 0.0, title, size);
+    if (what == SPEEDUP)
+        say_speed_title(d->dataset, f.n, f.workers, f.speed, d->cores, title, size);
+    else if (what == EPOCH_SECONDS)
+        say_epoch_title(d->dataset, d->images, f.n, f.workers, f.seconds, title, size);
+    else
+        say_accuracy_title(d->dataset, f.n, same_hash(sync), f.low, f.high,
+                           most ? most->workers : 0, most ? spread_of(&most->accuracy).median : 0.0,
+                           title, size);
 }
 
 static dt_err draw(const report_data *d, enum what what, const char *stem, const char *ending) {
-    static const char *const y_label[] = { "seconds an epoch", "speedup over one worker of the same method", "test accuracy" };
+    static const char *const y_label[] = { "seconds an epoch",
+                                           "speedup over one worker of the same method",
+                                           "test accuracy" };
     char title[256], path[600], subtitle[160];
     report_title(d, what, title, sizeof title);
     snprintf(path, sizeof path, "%s_%s.png", stem, ending);
-    snprintf(subtitle, sizeof subtitle, what == ACCURACY ? "median and range of the runs, evaluated with dropout off"
-             : "median epoch and range; training alone, without loading and evaluation");
-    dt_chart *chart = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .x_label = "workers: MPI ranks, or threads (Hogwild)",
-        .y_label = y_label[what], .y_format = what == ACCURACY ? DT_TICKS_PERCENT : DT_TICKS_PLAIN, .machine = true, .caption = d->dataset });
+    snprintf(subtitle, sizeof subtitle,
+             what == ACCURACY
+                 ? "median and range of the runs, evaluated with dropout off"
+                 : "median epoch and range; training alone, without loading and evaluation");
+    dt_chart *chart = dt_chart_new(
+        &(dt_chart_desc){ .title = title,
+                          .subtitle = subtitle,
+                          .x_label = "workers: MPI ranks, or threads (Hogwild)",
+                          .y_label = y_label[what],
+                          .y_format = what == ACCURACY ? DT_TICKS_PERCENT : DT_TICKS_PLAIN,
+                          .machine = true,
+                          .caption = d->dataset });
     dt_chart_shade_cores(chart);
     for (int m = 0; m < 3; ++m) add_series(chart, &d->method[m], what);
     if (what == SPEEDUP) { // the ideal: a core for each worker, as long as there are cores
-        dt_chart_reference(chart, &(dt_reference){ .label = "ideal", .slope = 1.0, .from = 1.0, .to = d->cores });
-        dt_chart_reference(chart, &(dt_reference){ .label = "all cores busy", .offset = d->cores, .from = d->cores, .to = d->cores + 3.0 });
+        dt_chart_reference(chart,
+                           &(dt_reference){
+                               .label = "ideal", .slope = 1.0, .from = 1.0, .to = d->cores });
+        dt_chart_reference(chart, &(dt_reference){ .label = "all cores busy",
+                                                   .offset = d->cores,
+                                                   .from = d->cores,
+                                                   .to = d->cores + 3.0 });
     }
     dt_err error = dt_chart_save(chart, path);
     dt_chart_free(chart);
@@ -273,10 +337,13 @@ static dt_err draw(const report_data *d, enum what what, const char *stem, const
 
 static dt_err write_report(const char *csv) {
     static report_data d;
-    d = (report_data){ .method = { { .method = "sync", .name = "Synchronous SGD" }, { .method = "psgd", .name = "PSGD" }, { .method = "hogwild", .name = "Hogwild" } } };
+    d = (report_data){ .method = { { .method = "sync", .name = "Synchronous SGD" },
+                                   { .method = "psgd", .name = "PSGD" },
+                                   { .method = "hogwild", .name = "Hogwild" } } };
     char stem[512], epochs[600], machine[256];
     size_t length = strlen(csv);
-    if (length < 5 || length >= sizeof stem || strcmp(csv + length - 4, ".csv") != 0) return dt_fail(DT_EARG, "--report %s: the name of a .csv file is needed", csv);
+    if (length < 5 || length >= sizeof stem || strcmp(csv + length - 4, ".csv") != 0)
+        return dt_fail(DT_EARG, "--report %s: the name of a .csv file is needed", csv);
     snprintf(stem, sizeof stem, "%.*s", (int)(length - 4), csv);
     snprintf(epochs, sizeof epochs, "%s_epochs.csv", stem);
     DT_TRY(read_runs(&d, csv));

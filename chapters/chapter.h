@@ -229,7 +229,8 @@ CHAPTER_FN void load_any_data(dt_comm *comm, const char *which, const char *prog
     if (error == DT_EARG) usage_error(comm, program, dt_error());
     const dt_dataset *sets[] = { train, test };
     const char *found = error != DT_OK ? "" : train ? train->name : test->name;
-    int64_t known = 0, mine = 0; // mine: 0 for nothing; else the earlier "auto" asks for it, the more
+    // mine: 0 for nothing; else the earlier "auto" asks for it, the more
+    int64_t known = 0, mine = 0;
     while (dt_dataset_known((int)known)) ++known;
     for (int k = 0; k < known; ++k)
         if (strcmp(found, dt_dataset_known(k)->name) == 0) mine = known - k;

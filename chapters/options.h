@@ -154,7 +154,8 @@ OPTIONS_FN void print_option(const option_desc *o) {
             if (letter == 'D' || grey_28(set->channels, set->height, set->width))
                 n += snprintf(left + n, sizeof left - (size_t)n, "|%s", set->option);
     }
-    if (told) n += snprintf(left + n, sizeof left - (size_t)n, "%.*s", (int)(told - o->help), o->help);
+    if (told)
+        n += snprintf(left + n, sizeof left - (size_t)n, "%.*s", (int)(told - o->help), o->help);
     told = told ? told : o->help;
     printf("  %-20s %s%s", left, n > 20 ? "  " : "", told + strspn(told, " "));
     if (OPTION_MOST(o->kind)) printf("; at most %lld", OPTION_MOST(o->kind));
