@@ -33,6 +33,7 @@ help:
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
+	@echo "make lab04         a lab's handout             make grade-lab04  its points     make labs   all, for students"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
 	@echo "make doctor        how MPI jobs start here      make wasm        chapters 0 to 6 as WebAssembly"
 	@echo "make book          the chapters as pages, of which chapters 1 to 6 run in the browser; make deps-book gets its tools"
@@ -166,6 +167,7 @@ clean:
 	rm -rf build $(CHAPTERS) $(EXAMPLES)
 
 -include chapters/book/book.mk
+-include chapters/labs/labs.mk
 -include tests/tests.mk
 
 always:

@@ -234,7 +234,7 @@ static void draw_uniform(double *out, size_t n, uint64_t seed) {
 // 1/sqrt(fan_in) that is 1/3, however many inputs there are. With larger weights values would grow
 // from layer to layer without end, with smaller ones fade, and gradients with them. (He, Zhang, Ren
 // and Sun (2015) ask that the variance stay just the same through a ReLU, which erases half: a*a/3
-// = 2/fan_in. This net, of four layers, learns with either.)
+// = 2/fan_in. This net has four such layers, and takes the first, as PyTorch does.)
 //
 // With that, all 9 840 values of the table above can be computed by hand: layer number s of those
 // with parameters draws its values from the stream (init, 0, s).

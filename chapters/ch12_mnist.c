@@ -366,8 +366,8 @@ int main(int argc, char **argv) {
 //   numbers do not say that more workers cost accuracy. Who wants to claim it needs more runs.
 //
 // And one thing not to conclude: that any of the three is *the* fast way. The net is small, its
-// step takes a millisecond or two and its gradient is 77 KiB. With a larger net computing grows faster than
-// sending.
+// step takes a millisecond or two and its gradient is 77 KiB. With a larger net computing grows
+// faster than sending.
 
 // ## 12.5 Exercises
 //

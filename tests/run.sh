@@ -107,6 +107,7 @@ run "book" 120 sh tests/test_book.sh
 run "cli" 300 sh tests/test_cli.sh
 run "faults" 300 sh tests/test_fault.sh build/tests/mpi/fault
 [ -f chapters/check.sh ] && run "chapters" 240 sh chapters/check.sh
+[ -f tests/test_labs.sh ] && run "labs" 240 sh tests/test_labs.sh
 run "wasm" 240 sh tests/test_wasm.sh
 
 finish

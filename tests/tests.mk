@@ -17,7 +17,7 @@ TEST_MPI   = $(addprefix build/tests/mpi/,test_comm test_contract test_train)
 TEST_GCC   = $(filter-out $(subst /mpi/,/gcc/,$(TEST_MPI)),$(patsubst tests/%.c,build/tests/gcc/%,$(wildcard tests/test_*.c)))
 TEST_SAN   = -O0 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/clang/test_net build/tests/base/test_kernels \
-             build/tests/gcc-sanitize/test_contract build/tests/clang-sanitize/test_contract build/tests/mpi/fault build/tests/make_idx
+             build/tests/gcc-sanitize/test_contract build/tests/clang-sanitize/test_contract build/tests/mpi/fault build/tests/make_idx $(LABS:%=build/labs/grade%)
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
              $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out tests/test_locale.c tests/test_says.c,$(wildcard tests/test_*.c))))
 
