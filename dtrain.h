@@ -2620,16 +2620,12 @@ static void dti_conv2d_backward_data(const dti_op *op, const dti_pass *run, int 
                       run->scratch);
 }
 
-static const dti_layer_class dti_conv2d_class = { .name = "conv2d",
-                                                  .own = sizeof(dti_conv2d),
-                                                  .shape = dti_conv2d_shape,
-                                                  .needs = dti_conv2d_needs,
-                                                  .reads = DTI_READS_X,
-                                                  .macs = dti_conv2d_macs,
-                                                  .pack = dti_conv2d_pack,
-                                                  .forward = dti_conv2d_forward,
-                                                  .backward = dti_conv2d_backward,
-                                                  .backward_data = dti_conv2d_backward_data };
+static const dti_layer_class dti_conv2d_class = {
+    .name = "conv2d", .own = sizeof(dti_conv2d), .shape = dti_conv2d_shape,
+    .needs = dti_conv2d_needs, .reads = DTI_READS_X, .macs = dti_conv2d_macs,
+    .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
+    .backward_data = dti_conv2d_backward_data
+};
 
 DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc) {
     dti_append(net, &dti_conv2d_class, name ? name : "", desc, -1);
@@ -2677,12 +2673,11 @@ static void dti_maxpool2d_backward(const dti_op *op, const dti_pass *run, int g)
                              dti_notes_of(op, g), dti_dx(op, g));
 }
 
-static const dti_layer_class dti_maxpool2d_class = { .name = "maxpool2d",
-                                                     .own = sizeof(int),
-                                                     .shape = dti_maxpool2d_shape,
-                                                     .needs = dti_maxpool2d_needs,
-                                                     .forward = dti_maxpool2d_forward,
-                                                     .backward = dti_maxpool2d_backward };
+static const dti_layer_class dti_maxpool2d_class = {
+    .name = "maxpool2d", .own = sizeof(int), .shape = dti_maxpool2d_shape,
+    .needs = dti_maxpool2d_needs, .forward = dti_maxpool2d_forward,
+    .backward = dti_maxpool2d_backward
+};
 
 DT_API void dt_maxpool2d(dt_net *net, int kernel) {
     dti_append(net, &dti_maxpool2d_class, NULL, &kernel, -1);
@@ -2809,22 +2804,16 @@ static void dti_dropout_backward(const dti_op *op, const dti_pass *run, int g) {
     if (dti_dx(op, g)) dti_dropout_apply(op, run, g, dti_dy(op, g), dti_dx(op, g));
 }
 
-static const dti_layer_class dti_dropout_class = { .name = "dropout",
-                                                   .own = sizeof(dti_dropout),
-                                                   .shape = dti_dropout_shape,
-                                                   .needs = dti_dropout_needs,
-                                                   .in_place = true,
-                                                   .keeps_sign = true,
-                                                   .forward = dti_dropout_forward,
-                                                   .backward = dti_dropout_backward },
-                             dti_dropout2d_class = { .name = "dropout2d",
-                                                     .own = sizeof(dti_dropout),
-                                                     .shape = dti_dropout2d_shape,
-                                                     .needs = dti_dropout_needs,
-                                                     .in_place = true,
-                                                     .keeps_sign = true,
-                                                     .forward = dti_dropout_forward,
-                                                     .backward = dti_dropout_backward };
+static const dti_layer_class dti_dropout_class = {
+    .name = "dropout", .own = sizeof(dti_dropout), .shape = dti_dropout_shape,
+    .needs = dti_dropout_needs, .in_place = true, .keeps_sign = true,
+    .forward = dti_dropout_forward, .backward = dti_dropout_backward
+},
+    dti_dropout2d_class = {
+        .name = "dropout2d", .own = sizeof(dti_dropout), .shape = dti_dropout2d_shape,
+        .needs = dti_dropout_needs, .in_place = true, .keeps_sign = true,
+        .forward = dti_dropout_forward, .backward = dti_dropout_backward
+    };
 
 DT_API void dt_dropout(dt_net *net, float probability) {
     dti_append(net, &dti_dropout_class, NULL, &probability, -1);
@@ -2884,16 +2873,11 @@ static void dti_fc_backward_data(const dti_op *op, const dti_pass *run, int firs
                              op->dy.stride, op->packed, dti_dx(op, first), dti_dx_lanes(op).stride);
 }
 
-static const dti_layer_class dti_fc_class = { .name = "linear",
-                                              .shape = dti_fc_shape,
-                                              .needs = dti_fc_needs,
-                                              .reads = DTI_READS_X,
-                                              .whole_batch = true,
-                                              .macs = dti_fc_macs,
-                                              .pack = dti_fc_pack,
-                                              .forward = dti_fc_forward,
-                                              .backward = dti_fc_backward,
-                                              .backward_data = dti_fc_backward_data };
+static const dti_layer_class dti_fc_class = {
+    .name = "linear", .shape = dti_fc_shape, .needs = dti_fc_needs, .reads = DTI_READS_X,
+    .whole_batch = true, .macs = dti_fc_macs, .pack = dti_fc_pack, .forward = dti_fc_forward,
+    .backward = dti_fc_backward, .backward_data = dti_fc_backward_data
+};
 
 DT_API void dt_linear(dt_net *net, const char *name, int out) {
     dti_append(net, &dti_fc_class, name ? name : "", &out, -1);
@@ -2941,12 +2925,10 @@ static void dti_add_backward(const dti_op *op, const dti_pass *run, int g) {
     dti_add_to(dti_dx(op, g), dti_dy(op, g), n, op->add_dx);
 }
 
-static const dti_layer_class dti_add_class = { .name = "add",
-                                               .shape = dti_add_shape,
-                                               .in_place = true,
-                                               .adds = true,
-                                               .forward = dti_add_forward,
-                                               .backward = dti_add_backward };
+static const dti_layer_class dti_add_class = {
+    .name = "add", .shape = dti_add_shape, .in_place = true, .adds = true,
+    .forward = dti_add_forward, .backward = dti_add_backward
+};
 
 DT_API void dt_add(dt_net *net, dt_node node) {
     dti_list *list = dti_list_of(net);
@@ -3061,11 +3043,10 @@ static void dti_avgpool2d_backward(const dti_op *op, const dti_pass *run, int g)
         }
 }
 
-static const dti_layer_class dti_avgpool2d_class = { .name = "avgpool2d",
-                                                     .own = sizeof(dti_avgpool2d),
-                                                     .shape = dti_avgpool2d_shape,
-                                                     .forward = dti_avgpool2d_forward,
-                                                     .backward = dti_avgpool2d_backward };
+static const dti_layer_class dti_avgpool2d_class = {
+    .name = "avgpool2d", .own = sizeof(dti_avgpool2d), .shape = dti_avgpool2d_shape,
+    .forward = dti_avgpool2d_forward, .backward = dti_avgpool2d_backward
+};
 
 DT_API void dt_avgpool2d(dt_net *net, const dt_avgpool2d_desc *desc) {
     dti_append(net, &dti_avgpool2d_class, NULL, desc, -1);
@@ -3562,15 +3543,12 @@ static void dti_batchnorm_backward_data(const dti_op *op, const dti_pass *run, i
     dti_wide_clear(op);
 }
 
-static const dti_layer_class dti_batchnorm_class = { .name = "batchnorm2d",
-                                                     .own = sizeof(dti_batchnorm),
-                                                     .shape = dti_batchnorm_shape,
-                                                     .needs = dti_batchnorm_needs,
-                                                     .reads = DTI_READS_X,
-                                                     .forward = dti_batchnorm_forward,
-                                                     .backward = dti_batchnorm_backward,
-                                                     .backward_data = dti_batchnorm_backward_data,
-                                                     .counter = "num_batches_tracked" };
+static const dti_layer_class dti_batchnorm_class = {
+    .name = "batchnorm2d", .own = sizeof(dti_batchnorm), .shape = dti_batchnorm_shape,
+    .needs = dti_batchnorm_needs, .reads = DTI_READS_X, .forward = dti_batchnorm_forward,
+    .backward = dti_batchnorm_backward, .backward_data = dti_batchnorm_backward_data,
+    .counter = "num_batches_tracked"
+};
 
 DT_API void dt_batchnorm2d(dt_net *net, const char *name, const dt_batchnorm2d_desc *desc) {
     dti_append(net, &dti_batchnorm_class, name ? name : "", desc, -1);
@@ -4012,21 +3990,17 @@ static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, i
     dti_conv2d_backward(op, run, g);
 }
 
-static const dti_layer_class dti_conv_pooled_class = { .name = "conv2d, maxpool2d",
-                                                       .needs = dti_conv_pooled_needs,
-                                                       .reads = DTI_READS_X,
-                                                       .pack = dti_conv2d_pack,
-                                                       .forward = dti_conv2d_forward,
-                                                       .backward = dti_conv2d_backward,
-                                                       .backward_data = dti_conv2d_backward_data },
-                             dti_conv_rectified_class = { .name = "conv2d, maxpool2d, relu",
-                                                          .needs = dti_conv_pooled_needs,
-                                                          .reads = DTI_READS_X | DTI_READS_SIGN,
-                                                          .pack = dti_conv2d_pack,
-                                                          .forward = dti_conv_rectified_forward,
-                                                          .backward = dti_conv_rectified_backward,
-                                                          .backward_data =
-                                                              dti_conv2d_backward_data };
+static const dti_layer_class dti_conv_pooled_class = {
+    .name = "conv2d, maxpool2d", .needs = dti_conv_pooled_needs, .reads = DTI_READS_X,
+    .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
+    .backward_data = dti_conv2d_backward_data
+},
+    dti_conv_rectified_class = {
+        .name = "conv2d, maxpool2d, relu", .needs = dti_conv_pooled_needs,
+        .reads = DTI_READS_X | DTI_READS_SIGN, .pack = dti_conv2d_pack,
+        .forward = dti_conv_rectified_forward, .backward = dti_conv_rectified_backward,
+        .backward_data = dti_conv2d_backward_data
+    };
 
 static bool dti_pools_by_two(const dti_op *a, const dti_op *b) {
     (void)a;
@@ -5415,17 +5389,20 @@ static const dti_optimizer_class dti_adam_class = {
     .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change
 };
 
+static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay) {
+    if (beta1 >= 0.0f && beta1 < 1.0f && beta2 >= 0.0f && beta2 < 1.0f && eps > 0.0f &&
+        dti_not_negative(decay))
+        return true;
+    dt_fail(DT_EARG,
+            "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight "
+            "decay >= 0",
+            who, (double)beta1, (double)beta2, (double)eps, (double)decay);
+    return false;
+}
+
 static dt_optimizer *dti_adam_new(dt_net *net, const dti_optimizer_class *class,
                                   const dt_adam_desc *d) {
-    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f &&
-          d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
-        dt_fail(DT_EARG,
-                "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, "
-                "weight decay >= 0",
-                class->name, (double)d->beta1, (double)d->beta2, (double)d->eps,
-                (double)d->weight_decay);
-        return NULL;
-    }
+    if (!dti_betas_meant(class->name, d->beta1, d->beta2, d->eps, d->weight_decay)) return NULL;
     const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps };
     return dti_optimizer_new(net, class, d->lr, d->weight_decay, setting);
 }
@@ -5517,21 +5494,13 @@ static void dti_novograd_change(const dt_optimizer *opt, const dti_part *part, s
     }
 }
 
-static const dti_optimizer_class dti_novograd_class = { .name = "novograd",
-                                                        .states = 1,
-                                                        .begin = dti_novograd_begin,
-                                                        .change = dti_novograd_change };
+static const dti_optimizer_class dti_novograd_class = {
+    .name = "novograd", .states = 1, .begin = dti_novograd_begin, .change = dti_novograd_change
+};
 
 DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *d) {
     DTI_NEED(d, "desc", NULL);
-    if (!(d->beta1 >= 0.0f && d->beta1 < 1.0f && d->beta2 >= 0.0f && d->beta2 < 1.0f &&
-          d->eps > 0.0f && dti_not_negative(d->weight_decay))) {
-        dt_fail(DT_EARG,
-                "novograd: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, "
-                "eps > 0, weight decay >= 0",
-                (double)d->beta1, (double)d->beta2, (double)d->eps, (double)d->weight_decay);
-        return NULL;
-    }
+    if (!dti_betas_meant("novograd", d->beta1, d->beta2, d->eps, d->weight_decay)) return NULL;
     const float setting[DTI_KNOBS] = { d->beta1, d->beta2, d->eps, d->averaging };
     return dti_optimizer_new(net, &dti_novograd_class, d->lr, d->weight_decay, setting);
 }
@@ -5602,6 +5571,158 @@ DT_API dt_err dt_optimizer_clip(dt_optimizer *opt, float norm) {
         return dt_fail(DT_EARG, "clipping: a norm of %g; it may not be negative", (double)norm);
     opt->most = norm;
     return DT_OK;
+}
+#endif
+
+/* ==== [S9.7] Schedules ==================================================== */
+
+/* Far from a minimum long steps are cheap progress; near it they jump over it from side to side,
+   and the loss stays where the noise of the batches holds it. So the learning rate falls while
+   training goes on. And it may rise first: a net fresh from its random numbers has gradients that
+   say little of where it will be in a hundred steps, and a large batch is stepped on with a large
+   rate (Goyal et al. 2017), so the first steps are kept short: warm-up.
+
+   A schedule is the learning rate as a function of t, which counts epochs or steps from 0, made of
+   pieces that follow each other; t begins at 0 in each.
+
+       lr |     ____                  linear, from 1/3, over 5 ...
+          |   /      `-.              ... then cosine, over 25
+          | /             `-.
+          |                   `--__
+          +----------------------------- t
+          0     5                   30
+
+       static const dt_schedule fall = { .curve = DT_LR_COSINE, .over = 25 };
+       static const dt_schedule rise = { DT_WARMUP_DEFAULTS, .then = &fall };
+
+   A trainer [S11] is given one and sets the rate before each step; loops of one's own call
+   dt_schedule_lr. */
+#ifdef DTI_DECLARE
+typedef enum dt_curve {
+    DT_LR_CONSTANT,
+    DT_LR_LINEAR,   /* lr * (from + (to - from) * min(t,T)/T), T = over: PyTorch's LinearLR */
+    DT_LR_STEPS,    /* lr * factor^floor(t/every): StepLR */
+    DT_LR_COSINE,   /* end + (lr - end) * (1 + cos(pi*min(t,T)/T)) / 2: CosineAnnealingLR */
+    DT_LR_CURVES
+} dt_curve;
+
+typedef struct dt_schedule {
+    dt_curve curve;
+    bool by_step;            /* t counts steps, else epochs; alike in all pieces */
+    uint32_t over;           /* T; and, where another piece follows, when: at t = T */
+    float from, to;          /* linear: factors of lr */
+    uint32_t every;          /* steps: at least 1 */
+    float factor;            /* steps */
+    float end;               /* cosine: a learning rate */
+    const struct dt_schedule *then; /* NULL: it goes on as it is */
+} dt_schedule;
+#define DT_WARMUP_DEFAULTS .curve = DT_LR_LINEAR, .from = 1.0f / 3.0f, .to = 1.0f, .over = 5
+
+/* The learning rate at that epoch and step, both counted from 0 over the whole training; lr: the
+   optimizer's own. schedule NULL: lr. 0 and a sentence where the schedule cannot be meant. */
+DT_API float dt_schedule_lr(const dt_schedule *schedule, float lr, uint32_t epoch, uint64_t step);
+
+/* A batch k times as large has k times fewer steps an epoch, each along a mean that is less noisy.
+   Two rules for how much longer they may then be: k times, so that an epoch comes as far (Goyal et
+   al. 2017), or sqrt(k) times, so that the noise of a step stays as it was (Krizhevsky 2014). */
+typedef enum dt_lr_scaling { DT_SCALE_NONE, DT_SCALE_LINEAR, DT_SCALE_SQRT } dt_lr_scaling;
+/* lr, which was found for batches of lr_batch, for batches of `batch`. 0 and a sentence where there
+   is no such scaling, or a batch is 0. */
+DT_API float dt_lr_scaled(float lr, dt_lr_scaling how, uint32_t batch, uint32_t lr_batch);
+#endif
+
+#ifdef DTI_IMPLEMENT
+typedef struct dti_curve_class {
+    double (*at)(const dt_schedule *s, double lr, uint64_t t);
+    bool over, every;        /* what it cannot do without */
+} dti_curve_class;
+
+static double dti_share_of(uint64_t t, uint32_t T) { return t < T ? (double)t / (double)T : 1.0; }
+
+static double dti_constant_at(const dt_schedule *s, double lr, uint64_t t) {
+    return (void)s, (void)t, lr;
+}
+
+static double dti_linear_at(const dt_schedule *s, double lr, uint64_t t) {
+    const double from = (double)s->from, to = (double)s->to;
+    return lr * (from + (to - from) * dti_share_of(t, s->over));
+}
+
+/* By squares, in few multiplications whose order is fixed: pow has other last bits elsewhere. */
+static double dti_steps_at(const dt_schedule *s, double lr, uint64_t t) {
+    double square = (double)s->factor;
+    for (uint64_t n = t / s->every; n; n >>= 1, square *= square)
+        if (n & 1) lr *= square;
+    return lr;
+}
+
+/* (1 + cos(2a)) / 2 = 1 - sin(a)^2, here with a = pi/2 * t/T: one quarter of a wave, for which
+   Taylor's series to a^19 is off by 3e-16 at most. The C library's cos would do, but for its last
+   bits, in which ranks on different systems might differ. */
+static double dti_cosine_at(const dt_schedule *s, double lr, uint64_t t) {
+    const double a = 0x1.921fb54442d18p0 * dti_share_of(t, s->over), end = (double)s->end;
+    double sine = 1.0; /* / a: 1 - a^2/(2*3) * (1 - a^2/(4*5) * (1 - ... */
+    for (int k = 19; k > 1; k -= 2) sine = 1.0 - a * a / (double)(k * (k - 1)) * sine;
+    sine *= a;
+    return end + (lr - end) * (1.0 - sine * sine);
+}
+
+static const dti_curve_class dti_curves[] = { { dti_constant_at, false, false },
+                                              { dti_linear_at, true, false },
+                                              { dti_steps_at, false, true },
+                                              { dti_cosine_at, true, false } };
+
+static dt_err dti_schedule_check(const dt_schedule *first) {
+    int piece = 0;
+    for (const dt_schedule *s = first; s; s = s->then) {
+        DT_TRY(dti_check_enum("schedule", "curve", s->curve, DT_LR_CURVES));
+        if (++piece > 64) return dt_fail(DT_EARG, "schedule: more than 64 pieces");
+        const dti_curve_class *class = &dti_curves[s->curve];
+        if (((class->over || s->then) && s->over == 0) || (class->every && s->every == 0))
+            return dt_fail(DT_EARG, "schedule: piece %d lasts over %u, with a step every %u of it",
+                           piece, (unsigned)s->over, (unsigned)s->every);
+        if (!dti_not_negative(s->from) || !dti_not_negative(s->to) || !dti_not_negative(s->end) ||
+            !dti_not_negative(s->factor))
+            return dt_fail(DT_EARG,
+                           "schedule: piece %d: from %g, to %g, factor %g, end %g; none may be "
+                           "negative",
+                           piece, (double)s->from, (double)s->to, (double)s->factor,
+                           (double)s->end);
+        if (s->by_step != first->by_step)
+            return dt_fail(DT_EARG, "schedule: piece %d counts %s, the first one does not", piece,
+                           s->by_step ? "steps" : "epochs");
+    }
+    return DT_OK;
+}
+
+/* What two schedules that are alike have in common. */
+static uint64_t dti_schedule_hash(const dt_schedule *s, uint64_t hash) {
+    for (; s; s = s->then) {
+        const uint64_t whole[] = { (uint64_t)s->curve, s->by_step, s->over, s->every };
+        const float numbers[] = { s->from, s->to, s->factor, s->end };
+        hash = dt_hash(numbers, sizeof numbers, dt_hash(whole, sizeof whole, hash));
+    }
+    return hash;
+}
+
+static float dti_schedule_at(const dt_schedule *s, float lr, uint32_t epoch, uint64_t step) {
+    uint64_t t = s && s->by_step ? step : epoch;
+    while (s && s->then && t >= s->over) t -= s->over, s = s->then;
+    return s ? (float)dti_curves[s->curve].at(s, (double)lr, t) : lr;
+}
+
+DT_API float dt_schedule_lr(const dt_schedule *s, float lr, uint32_t epoch, uint64_t step) {
+    return dti_schedule_check(s) == DT_OK ? dti_schedule_at(s, lr, epoch, step) : 0.0f;
+}
+
+DT_API float dt_lr_scaled(float lr, dt_lr_scaling how, uint32_t batch, uint32_t lr_batch) {
+    if (dti_check_enum("learning rate", "scaling", how, DT_SCALE_SQRT + 1u) != DT_OK) return 0.0f;
+    if (how == DT_SCALE_NONE) return lr;
+    if (batch == 0 || lr_batch == 0)
+        return dt_fail(DT_EARG, "learning rate: from batches of %u to batches of %u; needs both",
+                       (unsigned)lr_batch, (unsigned)batch), 0.0f;
+    const double k = (double)batch / (double)lr_batch;
+    return (float)((double)lr * (how == DT_SCALE_LINEAR ? k : sqrt(k)));
 }
 #endif
 
@@ -6633,6 +6754,7 @@ typedef struct dt_progress {
     /* of this epoch so far: all ranks' under synchronous SGD, this worker's own else */
     dt_score score;
     bool epoch_ended;
+    float lr;                  /* of this step */
 } dt_progress;
 
 typedef struct dt_train_desc {
@@ -6649,6 +6771,13 @@ typedef struct dt_train_desc {
     /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
     bool pin;
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
+    /* learning rates [S9.7]: the trainer sets the optimizer's before each step, and gives it its
+       own back at the end. NULL: it stays as it is */
+    const dt_schedule *schedule;
+    /* the optimizer's rate was found for batches of lr_batch: it is scaled to `batch` before the
+       schedule sees it */
+    dt_lr_scaling lr_scaling;
+    uint32_t lr_batch;
     /* false asks to stop; NULL is allowed */
     bool (*on_step)(const dt_progress *progress, void *user);
     void *user;
@@ -6678,6 +6807,8 @@ static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optim
     if (d->batch < 1)
         return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
     DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
+    DT_TRY(dti_schedule_check(d->schedule));
+    if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
     return dti_check_data("training", net, d->data);
 }
 
@@ -6721,12 +6852,15 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
                                   d->average_every,
                                   d->check_every,
                                   d->bucket_bytes,
-                                  (uint64_t)d->algorithm };
+                                  (uint64_t)d->algorithm,
+                                  (uint64_t)d->lr_scaling,
+                                  d->lr_batch };
+    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt));
     DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
                         dti_build_hash() ^ dti_arithmetic_hash()));
     DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
     return dt_comm_same(comm, "the settings of training",
-                        dt_hash(settings, sizeof settings, dti_optimizer_hash(opt)));
+                        dt_hash(settings, sizeof settings, steps));
 }
 
 typedef struct dti_training dti_training;
@@ -6753,6 +6887,7 @@ struct dti_training {
     dt_batches it;             /* this rank's */
     dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
     bool wish, stop;           /* on_step has asked to stop; training does */
+    float lr;                  /* scaled; what the schedule begins with */
 };
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) {
@@ -6775,6 +6910,10 @@ static dt_err dti_run_epoch(dti_training *run) {
         dt_batch batch;
         const bool mine = dt_batches_next(&run->it, &batch);
         dt_comm_progress(run->comm, (uint64_t)p->epoch * p->steps + p->step + 1, "training");
+        if (run->d->schedule)
+            run->opt->lr = dti_schedule_at(run->d->schedule, run->lr, (uint32_t)p->epoch,
+                                           (uint64_t)p->epoch * p->steps + p->step);
+        p->lr = run->opt->lr;
         DT_TRY(run->method->step(run, mine ? &batch : NULL));
         if (mine) dt_score_add(&p->score, &run->net->score);
         p->samples += mine ? batch.global_count : 0;
@@ -6796,7 +6935,7 @@ static dt_err dti_run_epoch(dti_training *run) {
     return DT_OK;
 }
 
-static dt_err dti_run_epochs(dti_training *run) {
+static dt_err dti_run_each_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     for (p->epoch = 0; p->epoch < run->d->epochs && !run->stop; ++p->epoch) {
         dt_batches_begin(&run->it, (uint32_t)p->epoch);
@@ -6808,6 +6947,17 @@ static dt_err dti_run_epochs(dti_training *run) {
         run->result->stopped = run->stop;
     }
     return DT_OK;
+}
+
+/* The learning rate is the trainer's meanwhile, where it was asked to look after it. */
+static dt_err dti_run_epochs(dti_training *run) {
+    const dt_train_desc *d = run->d;
+    const float own = run->opt->lr;
+    if (d->lr_scaling) run->opt->lr = dt_lr_scaled(own, d->lr_scaling, d->batch, d->lr_batch);
+    run->lr = run->opt->lr;
+    const dt_err error = dti_run_each_epoch(run);
+    if (d->schedule || d->lr_scaling) run->opt->lr = own;
+    return error;
 }
 #endif
 

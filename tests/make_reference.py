@@ -222,7 +222,30 @@ def loss_case(out, name, loss):
     record(out, name + " g", np.concatenate([p.grad.numpy().ravel() for p in w])[::3])
 
 
+def rates(out, name, make):
+    """The learning rate at t = 0..39, from 0.1 on."""
+    opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    schedule, seen = make(opt), []
+    for _ in range(40):
+        seen.append(opt.param_groups[0]["lr"])
+        opt.step()
+        schedule.step()
+    record(out, name, seen)
+
+
+def schedules(out):
+    s = torch.optim.lr_scheduler
+    rates(out, "constant", lambda opt: s.ConstantLR(opt, factor=1.0))
+    rates(out, "warm-up", lambda opt: s.LinearLR(opt))
+    rates(out, "linear", lambda opt: s.LinearLR(opt, start_factor=1.0, end_factor=0.05, total_iters=33))
+    rates(out, "step", lambda opt: s.StepLR(opt, 7, gamma=0.3))
+    rates(out, "cosine", lambda opt: s.CosineAnnealingLR(opt, 39, eta_min=1e-3))
+    rates(out, "warm-up, cosine", lambda opt: s.SequentialLR(opt, [s.LinearLR(opt), s.CosineAnnealingLR(opt, 34)], [5]))
+    rates(out, "warm-up, step", lambda opt: s.SequentialLR(opt, [s.LinearLR(opt, 0.1, 1.0, 8), s.StepLR(opt, 4, 0.5)], [8]))
+
+
 def steps(out):
+    schedules(out)
     one_hot = lambda y: F.one_hot(y, 5).double()
     binary = F.binary_cross_entropy_with_logits
     loss_case(out, "cross-entropy", lambda z, y, i: F.cross_entropy(z, y))

@@ -574,6 +574,31 @@ static void rows_of_optimizers(void) {
         REFUSES(dt_optimizer_clip(opt, INFINITY), DT_EARG, "a norm of inf");
         WORKS(dt_optimizer_clip(opt, 0.0f) == DT_OK);
     }
+    ROW(dt_schedule_lr) {
+        const dt_schedule cosine = { .curve = DT_LR_COSINE, .over = 5, .by_step = true };
+        dt_schedule s = { .curve = DT_LR_CURVES };
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "no curve number 4");
+        s.curve = DT_LR_LINEAR;
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "piece 1 lasts over 0");
+        s = (dt_schedule){ .curve = DT_LR_STEPS, .factor = 0.5f };
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "every 0");
+        s = (dt_schedule){ .curve = DT_LR_STEPS, .every = 3, .factor = NAN };
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "factor nan");
+        s = (dt_schedule){ .curve = DT_LR_COSINE, .over = 3, .end = -1.0f };
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "end -1");
+        s = (dt_schedule){ .then = &cosine };
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "piece 1 lasts over 0");
+        s.over = 2;
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "piece 2 counts steps");
+        s.then = &s; /* in a circle */
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "more than 64 pieces");
+        WORKS(dt_schedule_lr(NULL, 1.0f, 7, 9) > 0.5f);
+    }
+    ROW(dt_lr_scaled) {
+        NEUTRAL(!(dt_lr_scaled(1.0f, (dt_lr_scaling)3, 2, 1) > 0.0f), "no scaling number 3");
+        NEUTRAL(!(dt_lr_scaled(1.0f, DT_SCALE_SQRT, 2, 0) > 0.0f), "from batches of 0");
+        WORKS(dt_lr_scaled(1.0f, DT_SCALE_NONE, 0, 0) > 0.5f);
+    }
     ROW(dt_optimizer_free) WORKS(DONE(dt_optimizer_free(NULL)));
     ROW(dt_optimizer_step) NEUTRAL(DONE(dt_optimizer_step(NULL)), "opt must not be NULL");
     ROW(dt_optimizer_change) {

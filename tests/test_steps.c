@@ -531,6 +531,93 @@ static void same_bits_for_every_number_of_ranks(void **state) {
     dt_dataset_free(&r.data);
 }
 
+/* ---- Schedules. */
+
+static const dt_schedule warm_up = { DT_WARMUP_DEFAULTS }, cosine_34 = { .curve = DT_LR_COSINE, .over = 34 },
+                         halves = { .curve = DT_LR_STEPS, .every = 4, .factor = 0.5f };
+
+static void schedules(void **state) {
+    (void)state;
+    static const struct { const char *name; dt_schedule schedule; } cases[] = {
+        { "constant", { .curve = DT_LR_CONSTANT } }, { "warm-up", { DT_WARMUP_DEFAULTS } },
+        { "linear", { .curve = DT_LR_LINEAR, .from = 1.0f, .to = 0.05f, .over = 33 } },
+        { "step", { .curve = DT_LR_STEPS, .every = 7, .factor = 0.3f } }, { "cosine", { .curve = DT_LR_COSINE, .over = 39, .end = 1e-3f } },
+        { "warm-up, cosine", { DT_WARMUP_DEFAULTS, .then = &cosine_34 } },
+        { "warm-up, step", { .curve = DT_LR_LINEAR, .from = 0.1f, .to = 1.0f, .over = 8, .then = &halves } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        dt_schedule s = cases[i].schedule, rest;
+        float by_epoch[40], by_step[40];
+        for (uint32_t t = 0; t < 40; ++t) by_epoch[t] = dt_schedule_lr(&s, 0.1f, t, 1000);
+        if (s.then) rest = *s.then, rest.by_step = true, s.then = &rest;
+        s.by_step = true;
+        for (uint32_t t = 0; t < 40; ++t) by_step[t] = dt_schedule_lr(&s, 0.1f, 1000, t);
+        assert_memory_equal(by_epoch, by_step, sizeof by_step);
+        conforms(cases[i].name, distance(cases[i].name, by_epoch, 1, 40), 1e-6);
+    }
+    assert_true(dt_schedule_lr(&cosine_34, 0.1f, 35, 0) < 1e-15f && dt_schedule_lr(&cosine_34, 0.1f, UINT32_MAX, 0) < 1e-15f);
+    assert_true(fabsf(dt_lr_scaled(0.1f, DT_SCALE_LINEAR, 512, 128) - 0.4f) < 1e-7f);
+    assert_true(fabsf(dt_lr_scaled(0.1f, DT_SCALE_SQRT, 512, 128) - 0.2f) < 1e-7f);
+    assert_true(fabsf(dt_lr_scaled(0.1f, DT_SCALE_LINEAR, 32, 128) - 0.025f) < 1e-8f);
+}
+
+static bool hear_lr(const dt_progress *p, void *user) {
+    float *lr = user;
+    lr[(uint32_t)p->epoch * p->steps + p->step - 1] = p->lr;
+    return true;
+}
+
+/* Trainers take their steps at the schedule's rates, and give the optimizer its own back. */
+static void trainers_follow(void **state) {
+    (void)state;
+    dt_dataset data;
+    ok(dt_dataset_synthetic(&data, 96, 4));
+    dt_comm *comm = dt_comm_alone();
+    for (int way = 0; way < 4; ++way) { /* synchronous, PSGD; by epoch, by step */
+        static const dt_schedule fall = { .curve = DT_LR_COSINE, .by_step = true, .over = 6, .end = 0.01f };
+        const dt_schedule s = way / 2 ? (dt_schedule){ .curve = DT_LR_LINEAR, .by_step = true, .from = 0.25f, .to = 1.0f, .over = 4, .then = &fall } : warm_up;
+        float lr[12];
+        dt_train_result result;
+        dt_net *by_hand = NULL, *net = NULL;
+        for (int k = 0; k < 2; ++k) {
+            dt_net *made = dt_net_new(1, 28, 28);
+            dt_linear(made, "fc", 10);
+            ok(dt_net_build(made, &(dt_build_desc){ .batch = 32, .seed = 2 }));
+            if (k) net = made;
+            else by_hand = made;
+        }
+        const dt_train_desc desc = { .data = &data, .epochs = 4, .batch = 32, .seed = 6, .schedule = &s, .lr_scaling = DT_SCALE_LINEAR, .lr_batch = 64,
+                                     .on_step = hear_lr, .user = lr };
+        dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.4f, .momentum = 0.5f }), *hand = dt_sgd(by_hand, &(dt_sgd_desc){ .lr = 0.2f, .momentum = 0.5f });
+        ok(way % 2 ? dt_train_psgd(net, opt, comm, &desc, &result) : dt_train_sync(net, opt, comm, &desc, &result));
+        assert_true(fabsf(dt_optimizer_lr(opt) - 0.4f) <= 0.0f);
+        for (uint32_t t = 0; t < 12; ++t) assert_true(fabsf(lr[t] - dt_schedule_lr(&s, 0.2f, t / 3, t)) <= 0.0f);
+        if (way % 2 == 0) { /* the same by hand */
+            dt_batches it;
+            uint64_t step = 0;
+            ok(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = 32, .seed = 6, .shuffle = true }));
+            for (uint32_t epoch = 0; epoch < 4; ++epoch) {
+                dt_batches_begin(&it, epoch);
+                for (dt_batch b; dt_batches_next(&it, &b); ++step) {
+                    ok(dt_optimizer_set_lr(hand, dt_schedule_lr(&s, 0.2f, epoch, step)));
+                    ok(dt_net_load(by_hand, &b));
+                    ok(dt_forward(by_hand));
+                    ok(dt_backward(by_hand));
+                    dt_optimizer_step(hand);
+                }
+            }
+            dt_batches_free(&it);
+            assert_true(dt_net_hash(net) == dt_net_hash(by_hand));
+        }
+        dt_optimizer_free(opt);
+        dt_optimizer_free(hand);
+        dt_net_free(net);
+        dt_net_free(by_hand);
+    }
+    dt_comm_free(comm);
+    dt_dataset_free(&data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_layers),
@@ -545,6 +632,8 @@ int main(void) {
         cmocka_unit_test(patterns),
         cmocka_unit_test(frozen),
         cmocka_unit_test(same_bits_for_every_number_of_ranks),
+        cmocka_unit_test(schedules),
+        cmocka_unit_test(trainers_follow),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }
