@@ -92,6 +92,9 @@ $(patsubst %,build/wasm/%.wasm,$(ALONE)): build/wasm/%.wasm: $$(wildcard chapter
 lenet_mnist: examples/lenet_mnist.c $(SHARED) build/dtrain_mpi.o
 	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $< build/dtrain_mpi.o $(LDLIBS)
 
+resnet9_cifar10 wideresnet: %: examples/%.c examples/models.h $(SHARED) build/dtrain_mpi.o
+	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $< build/dtrain_mpi.o $(LDLIBS)
+
 dropin: examples/dropin.c dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 

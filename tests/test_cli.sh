@@ -157,6 +157,27 @@ if [ $code -eq 77 ] || [ $code -eq 127 ]; then echo "skipped: --save in PyTorch 
 elif [ $code -eq 0 ] && [ "$theirs" = "$accuracy" ]; then good
 else bad "--save: PyTorch ends with $code and scores $theirs, ch12 $accuracy"; fi
 
+# ---- the residual nets: with batch norm over the global batch the same bits on one rank and on two
+
+launch 0 "$top/resnet9_cifar10" --data random --quick --save "$dir/one.st"
+first=$code
+launch 2 "$top/resnet9_cifar10" --data random --quick --save "$dir/two.st"
+if [ "$first" -eq 0 ] && [ $code -eq 0 ] && cmp -s "$dir/one.st" "$dir/two.st" && grep -q '^the weights are the same on every rank$' "$dir/out"; then good
+else bad "resnet9_cifar10 ends with $first and $code, or two ranks end in other weights than one"; fi
+launch 2 "$top/resnet9_cifar10" --data random --quick --one-over-p
+if [ $code -eq 0 ] && grep -q '^the weights are the same on every rank$' "$dir/out"; then good; else bad "resnet9_cifar10 --one-over-p ends with $code"; fi
+launch 0 "$top/wideresnet" --data synthetic --quick --images 256 --batch-size 64 --save "$dir/one.st"
+first=$code
+launch 2 "$top/wideresnet" --data synthetic --quick --images 256 --batch-size 32 --save "$dir/two.st"
+if [ "$first" -eq 0 ] && [ $code -eq 0 ] && cmp -s "$dir/one.st" "$dir/two.st" && [ "$(grep -c . out/wideresnet-synthetic-*-b2x32-*.csv)" -eq 3 ]; then good
+else bad "wideresnet ends with $first and $code, two ranks end in other weights than one, or its CSV has not two epochs"; fi
+launch 2 "$top/wideresnet" --data synthetic --quick --images 256 --target-accuracy 0.01 --patience 1 --optimizer novograd
+if [ $code -eq 0 ] && grep -q '^target reached after 1 epoch' "$dir/out"; then good; else bad "wideresnet does not stop when the target is reached"; fi
+for name in resnet9_cifar10 wideresnet; do
+    launch 2 "$top/$name" --norm sometimes
+    if [ $code -eq 2 ] && grep -qF -- "--norm: batch, rank or group is needed" "$dir/err"; then good; else bad "$name --norm sometimes ends with $code"; fi
+done
+
 # ---- --algorithm and --average-every in every trainer; the other programs' options
 column() { tail -n 1 "$csv" | cut -d, -f12; }
 for method in sync psgd; do
@@ -393,7 +414,7 @@ lost "$ch12" --doctor
 lost "$ch12" --help
 lost "$ch12" --report "$csv"
 lost "$top/infer" --load "$dir/net.safetensors"
-for name in ch01 ch02 ch03 ch04 ch05 ch06 ch07 ch08 ch09 ch10 lenet_mnist infer; do lost "$top/$name" --help; done
+for name in ch01 ch02 ch03 ch04 ch05 ch06 ch07 ch08 ch09 ch10 lenet_mnist resnet9_cifar10 wideresnet infer; do lost "$top/$name" --help; done
 lost "$top/ch01" --quick --figures "$dir"
 lost "$top/lenet_mnist" --quick --images 128
 launch 0 sh -c '"$@" >&-' sh "$ch12" --epochs 1 --quiet

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -608,6 +609,59 @@ static int leave_folder(void **state) {
     return remove(path);
 }
 
+/* Both whole nets, from here to PyTorch and back; tests/check_models.py is the other side. */
+static void used_logits(dt_net *net, float *logits) {
+    make_data((size_t)(net->list.input[0] * net->list.input[1] * net->list.input[2]), 10);
+    dt_batch batch = batch_of_step(0, 7);
+    dt_net_training(net, false);
+    ok(dt_net_load(net, &batch));
+    ok(dt_forward(net));
+    all_logits(net, logits, 7);
+}
+
+static void files_to_and_from_pytorch(void **state) {
+    (void)state;
+    static const char *const names[] = { "resnet9", "wide" };
+    char folder[] = "/tmp/dtrain_models_XXXXXX", file[128], command[256];
+    float logits[70], theirs[70];
+    dt_net *nets[2] = { resnet9(10, DT_STATISTICS_BATCH), wide_resnet(1, 28, 10, 16, 7, 0.01f, DT_STATISTICS_BATCH) };
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 2; ++i) {
+        ok(dt_net_build(nets[i], &(dt_build_desc){ .batch = 16, .seed = 8, .direct = true }));
+        for (size_t k = nets[i]->trained; k < nets[i]->count; ++k) nets[i]->values[k] = 0.25f + 0.125f * (float)(k % 7);
+        used_logits(nets[i], logits);
+        snprintf(file, sizeof file, "%s/%s.safetensors", folder, names[i]);
+        ok(dt_save(nets[i], file));
+        snprintf(file, sizeof file, "%s/%s.logits", folder, names[i]);
+        FILE *f = fopen(file, "wb");
+        assert_int_equal(fwrite(logits, sizeof *logits, 70, f), 70);
+        fclose(f);
+    }
+    snprintf(command, sizeof command, "p=python3; [ -x /usr/bin/python3 ] && p=/usr/bin/python3; PYTHONPATH=tests $p -B tests/check_models.py %s", folder);
+    const int code = system(command);
+    for (int i = 0; i < 2 && code == 0; ++i) {
+        float largest = 0.0f;
+        snprintf(file, sizeof file, "%s/%s.torch.safetensors", folder, names[i]);
+        ok(dt_load(nets[i], file));
+        used_logits(nets[i], logits);
+        snprintf(file, sizeof file, "%s/%s.torch.logits", folder, names[i]);
+        FILE *f = fopen(file, "rb");
+        assert_int_equal(fread(theirs, sizeof *theirs, 70, f), 70);
+        fclose(f);
+        for (int k = 0; k < 70; ++k) largest = fmaxf(largest, fabsf(theirs[k]));
+        for (int k = 0; k < 70; ++k)
+            if (!(fabsf(logits[k] - theirs[k]) <= 1e-5f * largest)) fail_msg("%s: logit %d is %g, PyTorch's %g", names[i], k, (double)logits[k], (double)theirs[k]);
+    }
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    dt_net_free(nets[0]), dt_net_free(nets[1]);
+    if (WIFEXITED(code) && (WEXITSTATUS(code) == 77 || WEXITSTATUS(code) == 127)) {
+        printf("skipped: files to and from PyTorch (there is no python3 with torch)\n");
+        skip();
+    }
+    assert_int_equal(code, 0);
+}
+
 static void saved_as_pytorch_saves(void **state) {
     (void)state;
     static unsigned char bytes[65536];
@@ -660,6 +714,7 @@ int main(void) {
         cmocka_unit_test(one_image_is_refused_before),
         cmocka_unit_test(builder_errors),
         cmocka_unit_test(not_finite),
+        cmocka_unit_test(files_to_and_from_pytorch),
         cmocka_unit_test_setup_teardown(saved_as_pytorch_saves, enter_folder, leave_folder),
     };
     return cmocka_run_group_tests_name("norm", tests, NULL, NULL);
