@@ -375,7 +375,7 @@ static void rows_of_builders(void) {
 
 static void rows_of_running(void) {
     dt_net *none = unbuilt(), *net = built();
-    float out[3];
+    float out[3] = { 0 };
     ROW(dt_net_load) {
         dt_batch b = batch;
         REFUSES(dt_net_load(NULL, &batch), DT_EARG, "net must not be NULL");
