@@ -7679,32 +7679,35 @@ DTI_INLINE dti_places dti_load_places(const uint8_t *from) { return *from; }
 DTI_INLINE dti_v dti_if_place(dti_places a, int place, dti_v d) { return a == place ? d : 0.0f; }
 #endif
 
+#if defined(__GNUC__)
+/* Four floats; DTI_PICK: four of the eight of a and b, by their places, 0 to 7. */
+typedef float dti_four __attribute__((vector_size(16), may_alias));
+#if defined(__clang__)
+#define DTI_PICK(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+typedef int dti_four_places __attribute__((vector_size(16)));
+#define DTI_PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, (dti_four_places){ i, j, k, l })
+#endif
+#endif
+
 /* sums[r] = the sixteen lanes of row r of acc[rows][16], folded l + (l+8), + (l+4), + (l+2), + (l+1). Four rows at a time,
    so that the last two steps, which would use half and a quarter of a vector, stay full. */
 static void dti_fold(float *sums, const float *acc, int rows)
 {
     int r = 0;
 #if defined(__GNUC__)
-    typedef float v4 __attribute__((vector_size(16), may_alias));
-#if defined(__clang__)
-#define DTI_PICK(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-    typedef int i4 __attribute__((vector_size(16)));
-#define DTI_PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, (i4){ i, j, k, l })
-#endif
     for (; r < rows && rows >= 4; r += 4) {
         if (r + 4 > rows) r = rows - 4;                                     /* the last ones again, to the same bits */
-        v4 q[4];
+        dti_four q[4];
         DTI_UNROLL for (int k = 0; k < 4; ++k) {
-            const v4 *a = (const v4 *)(const void *)(acc + (size_t)(r + k) * DTI_L);
+            const dti_four *a = (const dti_four *)(const void *)(acc + (size_t)(r + k) * DTI_L);
             q[k] = (a[0] + a[2]) + (a[1] + a[3]);
         }
-        const v4 s = DTI_PICK(q[0], q[1], 0, 1, 4, 5) + DTI_PICK(q[0], q[1], 2, 3, 6, 7);
-        const v4 t = DTI_PICK(q[2], q[3], 0, 1, 4, 5) + DTI_PICK(q[2], q[3], 2, 3, 6, 7);
-        const v4 f = DTI_PICK(s, t, 0, 2, 4, 6) + DTI_PICK(s, t, 1, 3, 5, 7);
+        const dti_four s = DTI_PICK(q[0], q[1], 0, 1, 4, 5) + DTI_PICK(q[0], q[1], 2, 3, 6, 7);
+        const dti_four t = DTI_PICK(q[2], q[3], 0, 1, 4, 5) + DTI_PICK(q[2], q[3], 2, 3, 6, 7);
+        const dti_four f = DTI_PICK(s, t, 0, 2, 4, 6) + DTI_PICK(s, t, 1, 3, 5, 7);
         memcpy(sums + r, &f, sizeof f);
     }
-#undef DTI_PICK
 #endif
     for (; r < rows; ++r) {
         const float *a = acc + (size_t)r * DTI_L;
@@ -8163,18 +8166,11 @@ static void dti_turn(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t f
                      ptrdiff_t rows, ptrdiff_t columns)
 {
 #if defined(__GNUC__)
-    typedef float v4 __attribute__((vector_size(16), may_alias));
-#if defined(__clang__)
-#define DTI_PICK(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-    typedef int i4 __attribute__((vector_size(16)));
-#define DTI_PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, (i4){ i, j, k, l })
-#endif
     for (ptrdiff_t i = 0; i < rows && rows >= 4 && columns >= 4; i += 4) {
         if (i + 4 > rows) i = rows - 4;
         for (ptrdiff_t j = 0; j < columns; j += 4) {
             if (j + 4 > columns) j = columns - 4;
-            v4 a[4], b[4];
+            dti_four a[4], b[4];
             DTI_UNROLL for (int k = 0; k < 4; ++k)
                 memcpy(&a[k], from + (i + k) * from_row + j, sizeof a[k]);
             DTI_UNROLL for (int k = 0; k < 4; k += 2) {
@@ -8189,7 +8185,6 @@ static void dti_turn(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t f
                 memcpy(to + (j + k) * to_row + i, &a[k], sizeof a[k]);
         }
     }
-#undef DTI_PICK
     if (rows >= 4 && columns >= 4) return;
 #endif
     for (ptrdiff_t i = 0; i < rows; ++i)
@@ -14584,7 +14579,7 @@ struct dt_chart {
     uint8_t *busy, *bytes;  /* pixels with data on them, which labels avoid; the finished picture */
     bool marking;           /* ink makes pixels busy */
     int clip[4], dirty[4];  /* x0 y0 x1 y1 */
-    float unit;             /* 1 on a canvas of 1200 x 750 */
+    float unit, small;      /* 1 on a canvas of 1200 x 750; the size of numbers, and of labels in the plot */
     float plot[4];          /* x0 y0 x1 y1 of the plot */
     dti_chart_axis x, y;
     dti_text *texts;
@@ -15257,12 +15252,11 @@ static void dti_plain_text(const dti_chart_axis *a, double v, double step, doubl
                            char out[DTI_NUMBER]) {
     const bool large = most >= 999999.5, powers = large || least < 0.0009999995;
     int two;
-    if (step > 0 && most > 0 && (large || most < 0.0009999995)) { /* 0.5×10⁶, 1.0×10⁶ */
-        const int e = dti_exponent(most, 9);
-        dti_print(out, DTI_NUMBER, "%.*f", v != 0 ? dti_decimals(dti_scaled(step, e)) : 0, dti_scaled(v, e));
-        if (v != 0) dti_append_power(out, 10, e);
-    } else if (step > 0) {
-        dti_print(out, DTI_NUMBER, "%.*f", dti_decimals(step), v);
+    if (step > 0) { /* 0.5×10⁶, 1.0×10⁶ */
+        const int e = most > 0 && (large || most < 0.0009999995) ? dti_exponent(most, 9) : 0;
+        const int decimals = v != 0 || e == 0 ? dti_decimals(dti_scaled(step, e)) : 0;
+        dti_print(out, DTI_NUMBER, "%.*f", decimals, dti_scaled(v, e));
+        if (v != 0 && e != 0) dti_append_power(out, 10, e);
     } else if (a->scale == DT_LOG2 && powers && !(fabs(frexp(v, &two)) > 0.5)) { /* 2²⁰ */
         strcpy(out, "1");
         dti_append_power(out, 2, two - 1);
@@ -15354,8 +15348,8 @@ typedef struct dti_layout {
     int tags;
     bool direct;            /* tags at the right edge, not in a legend */
     dti_paragraph title, subtitle, caption, x_label, y_label;
-    float size, small;      /* letters of labels, and of ticks */
-    float margin, names;    /* names: the height of what is written below the axis */
+    float size, margin;     /* of letters of labels */
+    float names;            /* the height of what is written below the axis */
     float head;             /* the height of title and subtitle */
     bool upright;           /* the names of groups stand on their ends */
 } dti_layout;
@@ -15550,8 +15544,8 @@ static float dti_legend(dt_chart *c, const dti_layout *l, float x, float y, floa
 static dti_paragraph dti_group_name(const dt_chart *c, const dti_layout *l, size_t g) {
     const float share = (c->plot[2] - c->plot[0]) / (float)c->groups;
     const char *name = c->names ? c->names[g] : NULL;
-    if (l->upright) return dti_fit(name, fminf(l->small, 0.6f * share), 0.25f * (float)c->h, 0.9f * share);
-    return dti_wrap(name, l->small, 0.92f * share);
+    if (l->upright) return dti_fit(name, fminf(c->small, 0.6f * share), 0.25f * (float)c->h, 0.9f * share);
+    return dti_wrap(name, c->small, 0.92f * share);
 }
 
 /* Whether a name fits only by being cut inside a word, or in more than three lines. */
@@ -15563,7 +15557,7 @@ static bool dti_breaks_words(const dti_paragraph *p) {
 
 /* The room of the names of groups: flat, and if that breaks a word, upright. */
 static void dti_layout_names(const dt_chart *c, dti_layout *l) {
-    l->names = 1.5f * l->small;
+    l->names = 1.5f * c->small;
     for (size_t g = 0; g < c->groups && !l->upright; ++g) {
         const dti_paragraph p = dti_group_name(c, l, g);
         l->names = fmaxf(l->names, p.height);
@@ -15580,7 +15574,7 @@ static float dti_height_with(const dti_paragraph *p, float gap) { return p->line
 static void dti_layout_frame(dt_chart *c, dti_layout *l) {
     const float u = c->unit, w = (float)c->w, h = (float)c->h, m = l->margin = 26 * u;
     l->size = fmaxf(6, 12 * u);
-    l->small = fmaxf(5.5f, 11 * u);
+    c->small = fmaxf(5.5f, 11 * u);
     l->title = dti_fit(c->desc.title, fmaxf(8, 19 * u), w - 2 * m, 0.17f * h);
     l->subtitle = dti_fit(c->desc.subtitle, fmaxf(6, 13 * u), w - 2 * m, 0.1f * h);
     l->caption = dti_fit(c->caption, fmaxf(5.5f, 9.5f * u), w - 2 * m, 0.14f * h);
@@ -15598,7 +15592,7 @@ static dt_err dti_layout_axes(dt_chart *c, dti_layout *l) {
     float numbers = 0;
     for (int i = 0; i < c->y.ticks; ++i) {
         dti_tick_text(&c->y, c->y.tick[i], text);
-        numbers = fmaxf(numbers, dti_text_width(text, SIZE_MAX) * l->small);
+        numbers = fmaxf(numbers, dti_text_width(text, SIZE_MAX) * c->small);
     }
     if (l->direct) c->plot[2] -= tag_width;
     else c->plot[1] += dti_legend(c, l, m, 0, c->plot[2] - m, false);
@@ -15694,8 +15688,8 @@ static void dti_draw_minor(dt_chart *c, const dti_chart_axis *a, bool upright) {
 }
 
 /* Grid and numbers of the x axis. Where there is no room for a number, the grid line stays alone. */
-static void dti_draw_x_axis(dt_chart *c, float size) {
-    const float u = c->unit, *p = c->plot;
+static void dti_draw_x_axis(dt_chart *c) {
+    const float u = c->unit, size = c->small, *p = c->plot;
     char text[DTI_NUMBER];
     float taken = -INFINITY;
     for (int i = 0; i < c->x.ticks; ++i) {
@@ -15711,8 +15705,8 @@ static void dti_draw_x_axis(dt_chart *c, float size) {
     }
 }
 
-static void dti_draw_y_axis(dt_chart *c, float size) {
-    const float u = c->unit, *p = c->plot;
+static void dti_draw_y_axis(dt_chart *c) {
+    const float u = c->unit, size = c->small, *p = c->plot;
     char text[DTI_NUMBER];
     float taken = INFINITY;
     for (int i = 0; i < c->y.ticks; ++i) {
@@ -15771,8 +15765,8 @@ static void dti_draw_shade(dt_chart *c, const dti_item *s) {
 
 /* A shade's label: level in one of its corners, at four heights, or upright along its edge if the shade is
    narrow. */
-static void dti_label_shade(dt_chart *c, const dti_item *s, float size) {
-    const float *p = c->plot, pad = 0.8f * size;
+static void dti_label_shade(dt_chart *c, const dti_item *s) {
+    const float *p = c->plot, size = c->small, pad = 0.8f * size;
     float from, to;
     if (!s->label || !dti_shade_ends(c, s, &from, &to)) return;
     const float wide = to - from - 2 * pad, high = p[3] - p[1] - 2 * pad;
@@ -15819,10 +15813,10 @@ static void dti_draw_reference(dt_chart *c, const dti_item *r) {
 
 /* Its label, above or below any of its points; the right end is liked best. Along the line, if that is long
    enough from there on; level, ending at the line; or level and away from it, with a hair line between. */
-static void dti_label_reference(dt_chart *c, const dti_item *r, float size) {
+static void dti_label_reference(dt_chart *c, const dti_item *r) {
     enum { ALONG, LEVEL, NEAR, FAR, WAYS };
     static const float distance[WAYS] = { 0, 0, 35, 70 };
-    const float *plot = c->plot;
+    const float *plot = c->plot, size = c->small;
     float point[2 * DTI_REFERENCE_POINTS], *last = point + 2 * DTI_REFERENCE_POINTS;
     dti_spot best = { .cost = INFINITY };
     if (!r->label) return;
@@ -15885,44 +15879,47 @@ static void dti_draw_markers(dt_chart *c, const dti_item *item) {
         if (dti_point_at(c, item, i, &x, &y)) dti_marker(c, x, y, radius, item->index);
 }
 
+/* Does something with all items of a kind. */
+static void dti_each(dt_chart *c, dti_show look, void (*work)(dt_chart *c, const dti_item *item)) {
+    for (const dti_item *item = c->first; item; item = item->next)
+        if (item->look == look) work(c, item);
+}
+
 /* What lies inside the axes. Lines, then error bars, then markers, each for all series: no line hides another
    one's marker. */
 static void dti_draw_items(dt_chart *c) {
     const float *p = c->plot, reach = 7 * c->unit; /* a marker on the edge is not cut */
     dti_clip(c, p[0] - reach, p[1] - reach, p[2] + reach, p[3] + reach);
     c->marking = true;
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (item->look == DTI_BARS) dti_draw_body(c, item);
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (item->look == DTI_REFERENCE) dti_draw_reference(c, item);
+    dti_each(c, DTI_BARS, dti_draw_body);
+    dti_each(c, DTI_REFERENCE, dti_draw_reference);
     c->marking = false;
     dti_mask_line(c, p[0], p[3], p[2], p[3], 0.7f * c->unit);
     dti_ink(c, DTI_GREY, 1);
     c->marking = true;
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (item->look == DTI_LINE) dti_draw_body(c, item);
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (dti_is_drawn(item)) dti_draw_errors(c, item);
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (dti_is_drawn(item)) dti_draw_markers(c, item);
+    dti_each(c, DTI_LINE, dti_draw_body);
+    dti_each(c, DTI_BARS, dti_draw_errors);
+    dti_each(c, DTI_LINE, dti_draw_errors);
+    dti_each(c, DTI_LINE, dti_draw_markers);
     c->marking = false;
     dti_clip(c, 0, 0, (float)c->w, (float)c->h);
 }
 
 /* The heights of bars, above them and their error bars; upright where the bars are narrower than the numbers.
    */
-static void dti_label_bars(dt_chart *c, const dti_item *item, float size) {
+static void dti_label_bars(dt_chart *c, const dti_item *item) {
     static const dti_pen upright = { .weight = 0.1f, .colour = DTI_BLACK, .angle = DTI_UPRIGHT };
+    const float least = fminf(7, c->small);
     char text[DTI_NUMBER];
     float bar[4];
     for (size_t i = 0; i < item->n && item->values; ++i) {
         const double height = item->foot && !dti_drawable(item->y[i]) ? item->foot[i] : dti_top(item, i);
-        const float top = dti_at_y(c, item->hi ? fmax(height, item->hi[i]) : height), least = fminf(7, size);
+        const float top = dti_at_y(c, item->hi ? fmax(height, item->hi[i]) : height);
         dti_bar_at(c, item, i, bar);
         if (!(top < INFINITY)) continue;
         dti_number_text(height, 3, text);
         const float width = dti_text_width(text, SIZE_MAX), mid = 0.5f * (bar[0] + bar[2]);
-        const float fits = fminf(size, (item->stacked ? 1.9f : 1.2f) * (bar[2] - bar[0]) / width);
+        const float fits = fminf(c->small, (item->stacked ? 1.9f : 1.2f) * (bar[2] - bar[0]) / width);
         if (fits < least) dti_put(c, text, SIZE_MAX, mid + 0.5f * least, top - 6 * c->unit, least, &upright);
         else dti_put(c, text, SIZE_MAX, mid - width * fits / 2, top - 0.55f * fits, fits, &dti_plain);
     }
@@ -16075,20 +16072,17 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
 
 static dt_err dti_draw_axes(dt_chart *c, dti_layout *l) {
     DT_TRY(dti_layout_axes(c, l));
-    for (const dti_item *item = c->first; item; item = item->next)
-        if (item->look == DTI_SHADE) dti_draw_shade(c, item);
+    dti_each(c, DTI_SHADE, dti_draw_shade);
     dti_draw_minor(c, &c->x, true);
     dti_draw_minor(c, &c->y, false);
-    dti_draw_x_axis(c, l->small);
-    dti_draw_y_axis(c, l->small);
+    dti_draw_x_axis(c);
+    dti_draw_y_axis(c);
     dti_draw_names(c, l);
     dti_draw_items(c);
     if (l->direct) dti_draw_tags(c, l);
-    for (const dti_item *item = c->first; item; item = item->next) {
-        if (item->look == DTI_BARS) dti_label_bars(c, item, l->small);
-        if (item->look == DTI_REFERENCE) dti_label_reference(c, item, l->small);
-        if (item->look == DTI_SHADE) dti_label_shade(c, item, l->small);
-    }
+    dti_each(c, DTI_BARS, dti_label_bars);
+    dti_each(c, DTI_REFERENCE, dti_label_reference);
+    dti_each(c, DTI_SHADE, dti_label_shade);
     return DT_OK;
 }
 
