@@ -48,7 +48,7 @@ static void draw_curves(dt_comm *comm, const curve curves[6], const char *settin
                         const dt_dataset *train, uint32_t tested, const char *png) {
     static const char *const name[6] = { "P = 1", "P = 2", "P = 3", "P = 4", "sum lost, P = 2",
                                          "sum lost, P = 4" };
-    char title[200], caption[480], subtitle[160];
+    char title[200], caption[480], subtitle[240];
     double low = 1.0, high = 0.0;
     bool one = true;
     for (int i = 0; i < 4; ++i) {
@@ -60,6 +60,8 @@ static void draw_curves(dt_comm *comm, const curve curves[6], const char *settin
              settings);
     snprintf(caption, sizeof caption, "%s, %u training and %u test images. ", train->name,
              train->count, tested);
+    if (one) // what stands there in markers
+        say(subtitle, sizeof subtitle, "; on the line of P = 1 each third point of P = 2, 3, 4");
     dt_chart *c =
         dt_chart_new(&(dt_chart_desc){ .title = title,
                                        .subtitle = subtitle,

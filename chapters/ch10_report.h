@@ -93,7 +93,7 @@ static void draw_staleness(const results *r, const char *prefix) {
     static const char *const number[BINS] = { "0", "1", "2", "3", "4-7", "8-15", "16-31", "32+" },
                              *const who[MOST] = { "N = 1", "N = 2", "N = 3", "N = 4", "N = 5" };
     double bars[MOST * BINS] = { 0.0 };
-    char title[240];
+    char title[240], subtitle[200];
     for (int i = 1; i < r->n; ++i)
         for (int b = 0; b < BINS; ++b)
             for (int k = from[b]; k < from[b + 1]; ++k)
@@ -105,10 +105,12 @@ static void draw_staleness(const results *r, const char *prefix) {
         snprintf(title, sizeof title,
                  "A step is %.1f steps late on average with 2 workers, %.1f with %d",
                  r->net[0][1].stale, r->net[0][r->n - 1].stale, r->n);
+    snprintf(subtitle, sizeof subtitle, "Staleness: steps by others between a worker's copy of the "
+             "vector and its own addition%s",
+             r->n > dt_cores() ? "; late by 8 and more, it has waited for a core" : "");
     dt_chart *c = dt_chart_new(&(dt_chart_desc){
         .title = title,
-        .subtitle =
-            "Staleness: steps by others between a worker's copy of the vector and its own addition",
+        .subtitle = subtitle,
         .caption = r->about,
         .machine = true,
         .x_label = "steps by others in between",
