@@ -143,8 +143,8 @@ figures: $(CHAPTERS) build/bench
 	sh chapters/ch04_accuracy.sh 10 figures/ch04_accuracy.csv
 	for ch in 03 06; do taskset -c 0 ./ch$$ch --figures figures || exit 1; done
 	$(MPIEXEC) -n 2 ./ch07 --png figures/ch07_allreduce.png
-	$(MPIEXEC) -n 2 ./ch08 --images 60000 --png figures/ch08_sync.png
-	./ch09 --images 60000 --epochs 2 --png figures/ch09
+	$(MPIEXEC) -n 2 ./ch08 --png figures/ch08_sync.png
+	./ch09 --epochs 2 --png figures/ch09
 	./ch10 --images 60000 --png figures/ch10
 	taskset -c 0 ./build/bench --figures figures
 

@@ -407,7 +407,7 @@ int main(int argc, char **argv) {
     };
     const option_desc options[] = {
         DATA_OPTION(&s.data),
-        { "images", 'i', &s.images, "N   to train on; default 20000, --quick 2048, --bug all" },
+        { "images", 'i', &s.images, "N   to train on; default all, --quick 2048" },
         { "epochs", 'i', &s.epochs, "E   default 1, --bug 10" },
         { "batch", UP_TO(65536), &s.batch, "B   global batch, default 128" },
         { "lr", 'f', &s.lr, "X   default 0.01" },
@@ -432,7 +432,7 @@ int main(int argc, char **argv) {
     if (!s.epochs) s.epochs = s.bug ? 10 : 1;
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch08", &train, &test);
-    if (!s.images) s.images = s.quick ? 2048 : s.bug ? (int)train.count : 20000;
+    if (!s.images) s.images = s.quick ? 2048 : (int)train.count;
     check_all(comm, dt_dataset_view(&some, &train, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &test, 0, s.bug ? test.count : 2000));
     print_machine(comm, &some, 1);

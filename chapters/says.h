@@ -297,6 +297,21 @@ SAYS void say_traffic(unsigned every, double bytes, double once, char *text, siz
     else say(text, size, "An average %s sends as much as one at the end", often);
 }
 
+// Accuracies with an average every so many steps and with one at the end: the least, the median and
+// the most of several seeds. Where the ranges overlap, the seeds say no more than that they do.
+
+SAYS void say_averages(int ranks, unsigned every, const double often[3], const double once[3],
+                       double alone, char *text, size_t size) {
+    char when[40] = "in every step";
+    if (every > 1) snprintf(when, sizeof when, "every %u steps", every);
+    text[0] = '\0';
+    say(text, size, "P = %d: %.1f %% with an average %s, %.1f %% with one at the end", ranks,
+        100.0 * often[1], when, 100.0 * once[1]);
+    if (often[0] <= once[2] && once[0] <= often[2] && often[2] + once[2] > often[0] + once[0])
+        say(text, size, ", no more apart than seeds");
+    say(text, size, "; alone, a rank has %.1f %%", 100.0 * alone);
+}
+
 // ---- Chapter 10: additions lost, as a part of all. A few of many are not "0.0000 %".
 
 SAYS void say_lost(double lost, double all, char *text, size_t size) {

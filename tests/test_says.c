@@ -251,6 +251,15 @@ static void chapters_say_what_they_measured(void **state) {
             RULE(says("one curve") == (i == k) && says("differ") == (i != k), "curves %d and %d", i, k);
             RULE(near(before("%"), 100 * (i == k ? low : high), 1) || i == k, "high %g", high);
         }
+    for (int i = 0; i < 20; ++i)
+        for (int k = 0; k < 20; ++k) {
+            const double one[3] = { 0.9, 0.9 + 0.001 * i, 0.9 + 0.002 * i }, other[3] = { 0.91, 0.91 + 0.001 * k, 0.91 + 0.002 * k };
+            say_averages(4, 1 + 3 * (unsigned)(i % 2), one, other, 0.8, text, sizeof text);
+            sound();
+            RULE(says("apart than seeds") == (one[2] >= other[0] && i + k > 0), "%g to %g, %g to %g", one[0], one[2], other[0], other[2]);
+            RULE(says("in every step") == (i % 2 == 0) && says("every 4 steps") == (i % 2 == 1), "every");
+            RULE(near(before("% with an average"), 100 * one[1], 1) && near(before("% with one"), 100 * other[1], 1), "medians");
+        }
     for (double lost = 0, all = 2e7; lost <= all; lost = lost < 40 ? lost + 1 : lost < all - 3 ? fmin(all - 3, lost * 3) : lost + 1) {
         say_lost(lost, all, text, sizeof text);
         sound();
