@@ -536,36 +536,38 @@ DTI_LOCAL void dti_move(dt_comm *c, int place, int places);
 
 /* ---- E3, MPI, asked by E2: an all-reduce of MPI's own that goes on while this rank computes */
 struct dti_flight;
+struct dti_mpi_group;
 static dt_err dti_mpi_reduce_start(dt_comm *c, struct dti_flight *f);
 static dt_err dti_mpi_reduce_test(dt_comm *c, struct dti_flight *f, bool *done);
 
-/* ---- E4, failure: a rank shows that it lives, and hears who does not */
-static void dti_be_patient(dt_comm *c, double seconds); /* before a silent rank counts as hung */
-static dt_err dti_look_around(dt_comm *c);              /* DT_ECOMM if a rank is gone or hangs */
-static dt_err dti_give_up(dt_comm *c, int failed);      /* the error of waiting for that rank */
-static uint64_t dti_build_hash(void);                   /* of what two ranks must have in common */
+/* ---- E4, failure: a rank shows that it lives, and hears who does not. A board is what the ranks
+   of a host share about that, zeroed, with a seat for each; it keeps the first failure alone. */
+struct dti_board;
+struct dti_signs;
+static struct dti_signs *dti_signs_new(void); /* signs of life that nobody sees yet; NULL: no memory */
+static void dti_signs_free(dt_comm *c);
+static size_t dti_board_bytes(int ranks);
+/* NULL: there is none; mapped: its bytes, where it is to be unmapped with the communicator */
+static dt_err dti_take_seat(dt_comm *c, struct dti_board *board, size_t mapped);
+static void dti_leave_seat(dt_comm *c);                      /* goodbye */
+static bool dti_fails_first(dt_comm *c);                     /* it fails, as no other has before */
+static int dti_failed_rank(struct dti_board *b, bool *hung); /* the first that has; -1: none */
+/* hooks, for whoever works or waits */
+static void dti_moved(dt_comm *c);             /* the work went forward */
+static void dti_waits(dt_comm *c, bool waits); /* a wait begins, or ends */
+static dt_err dti_idles(dt_comm *c);           /* nothing to do yet; DT_ECOMM: another has failed */
+static dt_err dti_look_around(dt_comm *c);     /* now and then: DT_ECOMM if one is gone or hangs */
+static uint64_t dti_build_hash(void);          /* of what two ranks must have in common */
 DT_API void dt_comm_progress(dt_comm *comm, uint64_t step, const char *what);
 DT_API void dt_comm_phase(dt_comm *comm, const char *what);
 DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
-/* on several hosts: tells the others that this one lives */
-static void dti_beats(dt_comm *c, bool at_once);
-static dt_err dti_miss_a_host(dt_comm *c);
 #ifdef DTRAIN_WITH_MPI
-struct dti_guard;
-static bool dti_speaks_first(dt_comm *c);
-static void dti_beats_start(dt_comm *c);
-static void dti_beats_stop(dt_comm *c);
-static void dti_farewell(dt_comm *c, int farewell); /* how far this rank has come with its end */
-static dt_err dti_guardian_start(struct dti_guard **guard);
-static void dti_start_over(const struct dti_guard *guard, bool well);
-static void dti_guard_hosts(dt_comm *c);
-static dt_err dti_watcher_start(dt_comm *c, int fd);
-static void dti_watcher_stop(dt_comm *c);
-static void dti_watcher_detach(int fd, int other);
-static void dti_watcher_leave(int size, int here);
-static void *dti_map(size_t bytes); /* memory that later children share */
-static void dti_unmap(void *memory, size_t bytes);
-DTI_LOCAL int dti_launched_ranks(void);
+/* how far a rank has come with its end. GOODBYE: it waits for the others to say it too; ENDING:
+   all have, and it remains to end MPI */
+enum { DTI_SILENT, DTI_GOODBYE, DTI_ENDING, DTI_ENDED, DTI_ABORTED };
+static void dti_farewell(dt_comm *c, int farewell);
+static bool dti_job_ends(dt_comm *c);     /* it is to be ended; true: by this process's death */
+static void dti_beats_start(dt_comm *c);  /* several hosts: they hear from each other */
 #endif
 
 /* ---- E5, traces: one stretch of a rank's time, from start to end on dt_now's clock */
@@ -6157,33 +6159,6 @@ typedef struct dti_comm_block {
     dti_lock lock[DTI_DEPTH][DTI_LOCKS];
 } dti_comm_block;
 
-/* A rank's signs of life [E4.1]. Only it writes here; the ranks of its host and their watcher read. */
-enum { DTI_UNBORN, DTI_RUNNING, DTI_GONE };   /* state: GONE has said goodbye */
-typedef struct dti_pulse {
-    _Alignas(64) _Atomic int state;
-    _Atomic int rank, pid, guardian;  /* guardian: the process that waits for pid to end; 0: there is none */
-    _Atomic int waiting;              /* inside a wait of this section */
-    _Atomic int stepping;             /* in a training step, rather than loading, evaluating, saving */
-    _Atomic uint64_t moves;           /* counts whatever brings the work forward */
-    _Atomic uint64_t ticks;           /* counts tests that found nothing: alive, but waiting */
-    _Atomic uint64_t seen;            /* when that last happened, in nanoseconds */
-    _Atomic int64_t  step;            /* -1 before the first */
-    _Atomic uint64_t what[6];         /* 47 letters: a tensor, or what is being done */
-    _Atomic uint32_t took[16];        /* microseconds of the last steps */
-} dti_pulse;
-
-/* What the ranks of a host share about failure: this, then a pulse for each of them. */
-typedef struct dti_board {
-    _Alignas(64) _Atomic int failed;  /* 1 + the first rank that failed */
-    _Atomic int hung;                 /* it has not come back since */
-    _Atomic int watched;              /* by a watcher process; else each waiting rank watches the others */
-    _Atomic uint32_t patience;        /* milliseconds; 0: the default */
-} dti_board;
-
-/* What a watcher remembers of a rank from look to look. */
-typedef struct dti_glance { uint64_t moves, ticks; double silent, stopped; uint32_t looks; } dti_glance;
-typedef struct dti_watch { double looked, still; uint64_t moves; } dti_watch;
-
 typedef struct dti_interval { const char *name; double start, end; } dti_interval;
 
 typedef struct dti_backend {
@@ -6194,53 +6169,42 @@ typedef struct dti_backend {
     void   (*close)(dt_comm *comm);
 } dti_backend;
 
+/* What every rank knows of its group. What only one room works with, it keeps in a struct of its own. */
 struct dt_comm {
     const dti_backend *backend;
     int        rank, size, here, hosts;                  /* here: how many ranks share this host */
     int        away;                                     /* the number of our host; rank 0 is on number 0 */
+    int        seat;                                     /* our place among the ranks of this host */
     char     (*host)[DTI_HOST];                          /* of each rank */
-    uint64_t  *compared;                                 /* two hashes of each rank: dt_comm_same [E4.1] */
+    uint64_t  *compared;                                 /* two hashes of each rank: dt_comm_same [E4.3] */
     dt_algorithm algorithm;                              /* what DT_AUTO means; DT_AUTO: the best */
-    int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for messages
-                                                            and for memory */
-    bool       wait_auto;                                /* nobody asked for another way to wait */
     dt_comm_cost cost;
-    uint64_t   started, finished;                        /* flights 1..finished are over, started is the newest */
-    dti_flight flights[DTI_FLIGHTS];
-    dti_buffer spare[DTI_FLIGHTS];                       /* a stack: [taken ..) are free, kept from flight to flight */
-    int        taken;
-    dti_board  *board;                                   /* NULL: the ranks of this host share no memory */
-    size_t      board_bytes;                             /* of a board that only we and our watcher see; else 0 */
-    dti_pulse  *pulse;                                   /* ours, on the board; never NULL */
-    dti_pulse   own_pulse;                               /* where there is no board */
-    int         seat;                                    /* our place among the ranks of this host */
-    uint64_t    ticks, moves, steps;
-    double      step_began;
-    dti_watch   watch;
-    dti_glance *glance;                                  /* of each rank of this host */
-    struct dti_guard *guard;                             /* NULL: there is none */
-    long        watcher;                                 /* its process, where we have started it */
-    double      trace_zero;
-    dti_interval *trace;
-    size_t      traced, trace_most, untraced;
-    dti_comm_block *block;                               /* NULL: not all ranks share memory */
-    bool       on_memory;                                /* what is waited for comes through the block, not as a message */
-    uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
-    uint32_t   given;                                    /* a bit for each part of chunk number `written` that has our numbers */
+    struct dti_signs *signs;                               /* our signs of life, and who looks after them [E4.1] */
+    struct dti_mpi_group *mpi;                           /* NULL: the ranks are no processes [E3.1] */
+    dti_mailbox  *boxes;                                 /* threads: one for each rank */
+    dti_letter   *letters;                               /* ours to send: one for each lane */
+    dti_letter   *arrived;                               /* taken from our box and not yet expected */
+    struct dti_board *alone;                             /* the board of a rank that has it for itself */
+    /* waiting [E2.2] */
+    int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for
+                                                            messages and for memory */
+    bool       wait_auto;                                /* nobody asked for another way to wait */
+    uint64_t   ticks;                                    /* tests that found nothing */
     int        place;                                    /* where we wait: 1 + our core, or 0 */
     uint32_t   event;                                    /* of that place, before the last test */
-    dti_mailbox   *boxes;                                    /* threads: one for each rank */
-    dti_letter *letters;                                 /* ours to send: one for each lane */
-    dti_letter *arrived;                                 /* taken from our box and not yet expected */
-#ifdef DTRAIN_WITH_MPI
-    MPI_Comm   mpi, mpi_messages;
-    MPI_Win    window;
-    bool       ends_mpi, has_window;
-    MPI_Comm   leaders;                                  /* the first ranks of the hosts; MPI_COMM_NULL on all others */
-    struct dti_peer *peer;                               /* of each host, where there are several and we are a first rank */
-    double     beaten, still;                            /* when beats were last looked after; seconds without a move here */
-    uint64_t   still_moves;
-#endif
+    /* collectives in flight [E2.3] */
+    uint64_t   started, finished;                        /* 1..finished are over, started is the newest */
+    dti_flight flights[DTI_FLIGHTS];
+    dti_buffer spare[DTI_FLIGHTS];                       /* a stack: [taken ..) are free, kept for later flights */
+    int        taken;
+    dti_comm_block *block;                               /* NULL: not all ranks share memory */
+    bool       on_memory;                                /* what is waited for comes through it, not as a message */
+    uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
+    uint32_t   given;                                    /* a bit for each part of chunk `written` with our numbers */
+    /* traces [E5.2] */
+    double     trace_zero;
+    dti_interval *trace;
+    size_t     traced, trace_most, untraced;
 };
 
 static dti_comm_line *dti_line_of(const dt_comm *c, int rank) { return (dti_comm_line *)(void *)(c->block + 1) + rank; }
@@ -6254,10 +6218,6 @@ static size_t dti_block_chunk(int p) {
     size_t most = (size_t)32 * 1024 * 1024 / DTI_DEPTH / (size_t)p / 4096 * 4096;    /* containers have 64 MB of shared memory */
     return most < 4096 ? 4096 : most < DTI_CHUNK ? most : DTI_CHUNK;
 }
-
-static size_t dti_board_bytes(int p) { return sizeof(dti_board) + (size_t)p * sizeof(dti_pulse); }
-
-static dti_pulse *dti_pulse_at(const dt_comm *c, int seat) { return (dti_pulse *)(void *)(c->board + 1) + seat; }
 
 static size_t dti_block_bytes(int p) {
     return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_comm_line) + DTI_DEPTH * dti_block_chunk(p));
@@ -6302,10 +6262,6 @@ static void dti_comm_wait_from_environment(dt_comm *c) {
 
 #define DTI_GET(atom) atomic_load_explicit(&(atom), memory_order_relaxed)
 #define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
-
-/* How far a rank has come with its end, as its guardian sees it. GOODBYE: it waits for the others to say it too; ENDING: all
-   have, and it remains to end MPI. */
-enum { DTI_SILENT, DTI_GOODBYE, DTI_ENDING, DTI_ENDED, DTI_ABORTED };
 #endif
 
 /* ==== [S10.5] Threads as ranks, and one rank alone ========================== */
@@ -6359,16 +6315,12 @@ static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     return DT_OK;
 }
 
-static void dti_threads_stop(dt_comm *c, int exit_code) {
-    int none = 0;
-    (void)exit_code;
-    atomic_compare_exchange_strong(&c->board->failed, &none, c->rank + 1);
-}
+static void dti_threads_stop(dt_comm *c, int exit_code) { (void)exit_code, (void)dti_fails_first(c); }
 
 DTI_LOCAL void dti_threads_close(dt_comm *c) { (void)c; }           /* dt_run_ranks owns what the ranks share */
 
 static void dti_alone_close(dt_comm *c) {
-    dti_release(c->board);
+    dti_release(c->alone);
     dti_release(c->boxes);
 }
 
@@ -6393,50 +6345,33 @@ static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     dt_comm *c = dti_alloc(sizeof *c);
     if (!c) return NULL;
     c->host = dti_alloc((size_t)size * (sizeof *c->host + 2 * sizeof *c->compared));
-    if (!c->host) return dti_release(c), NULL;
+    c->signs = c->host ? dti_signs_new() : NULL;
+    if (!c->signs) return dti_release(c->host), dti_release(c), NULL;
     c->compared = (uint64_t *)(void *)(c->host + size);
     c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
-    c->pulse = &c->own_pulse;
-    c->own_pulse.step = -1;
     dti_own_host(c->host[0]);
     for (int r = 1; r < size; ++r) memcpy(c->host[r], c->host[0], DTI_HOST);
     dti_comm_wait_from_environment(c);
     return c;
 }
 
-/* Takes this rank's place on the board, which the backend has filled with zeros. */
-static dt_err dti_take_seat(dt_comm *c, dti_board *board) {
-    const char *patience = getenv("DTRAIN_PATIENCE");
-    double seconds;
-    c->glance = dti_alloc((size_t)c->here * sizeof *c->glance);
-    if (!c->glance) return DT_ENOMEM;
-    c->board = board;
-    c->pulse = dti_pulse_at(c, c->seat);
-    DTI_SET(c->pulse->step, -1);
-    DTI_SET(c->pulse->rank, c->rank);
-    DTI_SET(c->pulse->pid, dti_process());
-    atomic_store_explicit(&c->pulse->state, DTI_RUNNING, memory_order_release);
-    if (patience && dt_number_parse(patience, &seconds) == DT_OK) dti_be_patient(c, seconds);
-    return DT_OK;
-}
-
 DT_API void dt_comm_free(dt_comm *c) {
     if (!c) return;
-    atomic_store_explicit(&c->pulse->state, DTI_GONE, memory_order_release);
+    dti_leave_seat(c);
     for (int i = 0; i < DTI_FLIGHTS; ++i) dti_release(c->flights[i].scratch.memory), dti_release(c->spare[i].memory);
     c->backend->close(c);
+    dti_signs_free(c);
     dti_release(c->trace);
-    dti_release(c->glance);
     dti_release(c->host);
     dti_release(c);
 }
 
-static dti_comm_block *dti_block_behind(dti_board *board, int p) {
+static dti_comm_block *dti_block_behind(struct dti_board *board, int p) {
     return (dti_comm_block *)(void *)((char *)board + dti_board_bytes(p));
 }
 
 /* Once, by one rank, before the others look. */
-static void dti_block_open(dti_board *board, int p) {
+static void dti_block_open(struct dti_board *board, int p) {
     dti_comm_block *block = dti_block_behind(board, p);
     block->chunk = dti_block_chunk(p);
     block->together = p <= 2 * DTI_LOCKS || dt_cores() <= 2 * DTI_LOCKS;
@@ -6445,7 +6380,7 @@ static void dti_block_open(dti_board *board, int p) {
 }
 
 /* What p threads share: a board with the memory to reduce through behind it, and the boxes with all letters behind them. */
-static bool dti_threads_share(int p, dti_board **board, dti_mailbox **boxes) {
+static bool dti_threads_share(int p, struct dti_board **board, dti_mailbox **boxes) {
     *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
     *boxes = dti_alloc((size_t)p * (sizeof **boxes + (DTI_FLIGHTS + 1) * sizeof(dti_letter)));
     if (*board) dti_block_open(*board, p);
@@ -6453,23 +6388,25 @@ static bool dti_threads_share(int p, dti_board **board, dti_mailbox **boxes) {
 }
 
 /* The board is taken in any case: to be freed with the communicator where it is alone. */
-static dt_err dti_threads_join(dt_comm *c, dti_board *board, dti_mailbox *boxes) {
+static dt_err dti_threads_join(dt_comm *c, struct dti_board *board, dti_mailbox *boxes) {
     c->boxes = boxes;
     c->letters = (dti_letter *)(void *)(boxes + c->size) + (size_t)c->rank * (DTI_FLIGHTS + 1);
     c->block = dti_block_behind(board, c->size);
-    return dti_take_seat(c, board);
+    return dti_take_seat(c, board, 0);
 }
 
 DT_API dt_comm *dt_comm_alone(void) {
     dt_comm *c = dti_comm_new(&dti_alone, 0, 1);
-    dti_board *board = NULL;
+    struct dti_board *board = NULL;
     dti_mailbox *boxes = NULL;
     bool good = c && dti_threads_share(1, &board, &boxes) && dti_threads_join(c, board, boxes) == DT_OK;
     if (c && !good) {
-        c->board = board, c->boxes = boxes;
+        c->boxes = NULL;
         dt_comm_free(c), c = NULL;
+        dti_release(board), dti_release(boxes);
     }
-    if (!c) dt_fail(DT_ENOMEM, "no memory for a communicator");
+    if (!c) return dt_fail(DT_ENOMEM, "no memory for a communicator"), NULL;
+    c->alone = board;
     return c;
 }
 
@@ -6492,24 +6429,26 @@ static void *dti_rank_main(void *pointer) {
         snprintf(r->message, sizeof r->message, "%s", dt_error());       /* dt_error() belongs to this thread */
         dt_comm_abort(r->comm, 1);
     }
-    atomic_store_explicit(&r->comm->pulse->state, DTI_GONE, memory_order_release);
+    dti_leave_seat(r->comm);
     atomic_store(&r->returned, 1);
     return NULL;
 }
 
 /* Joins a thread. One that hangs cannot be ended from outside: after a second it is left to itself, and false. */
-static bool dti_rank_join(dti_rank *r, const dti_board *board) {
-    bool hung = atomic_load(&board->hung) && atomic_load(&board->failed) == r->comm->rank + 1;
+static bool dti_rank_join(dti_rank *r, struct dti_board *board) {
+    bool hung;
+    if (dti_failed_rank(board, &hung) != r->comm->rank) hung = false;
     for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) dti_doze(1000);
     if (!hung || atomic_load(&r->returned)) return pthread_join(r->thread, NULL), true;
     pthread_detach(r->thread);
     return false;
 }
 
-static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
-    int first = atomic_load(&board->failed) - 1;
+static dt_err dti_ranks_result(dti_rank *ranks, struct dti_board *board) {
+    bool hung;
+    const int first = dti_failed_rank(board, &hung);
     if (first < 0) return DT_OK;
-    if (atomic_load(&board->hung)) {
+    if (hung) {
         int witness = first == 0;                                        /* any other rank has given up, and says why */
         return dt_fail(DT_ECOMM, "%s", ranks[witness].message);
     }
@@ -6520,7 +6459,7 @@ static dt_err dti_ranks_result(dti_rank *ranks, const dti_board *board) {
 DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
     if (p < 1 || p > 1024) return dt_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
     DTI_NEED(fn, "fn", DT_EARG);
-    dti_board *board = NULL;
+    struct dti_board *board = NULL;
     dti_mailbox *boxes = NULL;
     dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
     bool good = ranks && dti_threads_share(p, &board, &boxes), joined = true;
@@ -10332,9 +10271,21 @@ static uint64_t dti_arithmetic_hash(void) {
 
 /* ==== [E2] Shared memory and waiting =======================================
 
-   Ranks of one host reduce through memory that all of them see, and often outnumber its cores. A rank that spins while
-   it waits holds the core that another one needs in order to arrive; one that sleeps is late by the time it takes to
-   wake. E2.2 chooses between the two, E2.3 carries the collectives out. */
+   Ranks of one host reduce through memory that all of them see, and often outnumber its cores. The plain way
+   to wait, to test again and again, holds the core that another rank needs in order to arrive: three ranks on
+   two cores then take turns at the system's pace, milliseconds. To sleep at once is late by the time it takes
+   to wake, tens of microseconds, in every one of the hundreds of waits of a second. [E2.2] chooses between
+   the two by who waits where; [E2.3] carries the collectives out, all in one loop, whatever they go by.
+
+       dt_allreduce_start   puts a flight into a slot            flights  [5][6][7][ ][ ] ...   in order
+       dt_allreduce_wait    dti_flight_wait: until it has landed,
+           dti_progress         brings every flight forward as far as it goes now:
+               dti_steps_progress     by messages, a step at a time, as its schedule [S10.3] says
+               dti_shared_progress    by memory: written, added, read, each chunk by chunk
+               dti_mpi_reduce_test    by MPI itself [E3.2]
+           dti_comm_idle        nothing moved: spins, yields or sleeps, and looks whether all still live [E4]
+
+   To read: dti_comm_idle, then dti_flight_wait, then the one of the three ways that one wants to know. */
 
 /* ==== [E2.1] Cores ======================================================== */
 #ifdef DTI_DECLARE
@@ -10386,19 +10337,26 @@ DT_API int dt_cores(void) {
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* The cores a thread may run on, as bits. The system calls themselves, because the C library declares its wrappers only
-   for _GNU_SOURCE; elsewhere than on Linux nothing is known and nothing happens. */
+/* The cores a thread may run on, as bits. The system calls themselves, because the C library declares its
+   wrappers only for _GNU_SOURCE; elsewhere than on Linux nothing is known and nothing happens. */
 #define DTI_CPU_BITS ((int)(8 * sizeof(unsigned long)))
 #if defined(DTI_RANKS) && defined(__linux__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
 #include <sys/syscall.h>
-DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return syscall(SYS_sched_getaffinity, 0, sizeof *c, c) > 0; }
-DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { return syscall(SYS_sched_setaffinity, 0, sizeof *c, c) == 0; }
+DTI_LOCAL bool dti_cpus_get(dti_cpus *c) {
+    memset(c, 0, sizeof *c);
+    return syscall(SYS_sched_getaffinity, 0, sizeof *c, c) > 0;
+}
+
+DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) {
+    return syscall(SYS_sched_setaffinity, 0, sizeof *c, c) == 0;
+}
 #else
 DTI_LOCAL bool dti_cpus_get(dti_cpus *c) { memset(c, 0, sizeof *c); return false; }
 DTI_LOCAL bool dti_cpus_set(const dti_cpus *c) { (void)c; return false; }
 #endif
 
-/* Keeps the calling thread on the k-th of these cores. Not being allowed to is no error: it then stays where it is put. */
+/* Keeps the calling thread on the k-th of these cores. Not being allowed to is no error: it then stays where
+   it is put. */
 DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
     dti_cpus one = { { 0 } };
     for (int at = 0; at < 16 * DTI_CPU_BITS; ++at)
@@ -10410,38 +10368,47 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
 }
 #endif
 
-/* ==== [E2.2] Waiting ==================================================== */
+/* ==== [E2.2] Waiting ====================================================
 
+   A rank waits at a place, which is a core where training has given it one [S11.3], and place 0 otherwise:
+
+       place    event    counts the moments at which something could be found; the sleepers' alarm clock
+                ranks    how many wait here
+                asleep   which of them do so in the kernel, a bit for each
+
+   Whoever brings the last part of something wakes the sleepers; if all of a core's ranks but one sleep, that
+   one may spin, since nobody else could use the core. */
 #ifdef DTI_IMPLEMENT
-/* The work went forward: a piece of a collective, a step, a phase. */
-static void dti_moved(dt_comm *c) { DTI_SET(c->pulse->moves, ++c->moves); }
-
 #ifdef DTI_RANKS
 static void dti_yield(void) { sched_yield(); }
 
 /* select, because a strict -std=c11 does not declare nanosleep. */
 DTI_LOCAL void dti_doze(long microseconds) {
-    select(0, NULL, NULL, NULL, &(struct timeval){ .tv_sec = microseconds / 1000000, .tv_usec = microseconds % 1000000 });
+    select(0, NULL, NULL, NULL,
+           &(struct timeval){ .tv_sec = microseconds / 1000000, .tv_usec = microseconds % 1000000 });
 }
 #else /* nobody is waited for */
 static void dti_yield(void) { }
 DTI_LOCAL void dti_doze(long microseconds) { (void)microseconds; }
 #endif
 
-/* Sleeps until dti_wake. No wake is missed: the event's number is from before the test that found nothing, and whoever made
-   something to be found has counted it up. For messages there is nobody to wake us.
+/* Sleeps until dti_wake. No wake is missed: the event's number is from before the test that found nothing,
+   and whoever made something to be found has counted it up. For messages there is nobody to wake us.
 
-   The time limit is for failures that nobody announces. It is longer than the system's tick, 1 to 10 ms: a limit that comes
-   before the next tick has to be written into the processor's timer, which in a virtual machine stops it. Measured here, from
-   one rank's sleep to the next one's work on the same core: 27 us with a limit of 1 ms, 6 us with this one. */
+   The time limit is for failures that nobody announces. It is longer than the system's tick, 1 to 10 ms: a
+   limit that comes before the next tick has to be written into the processor's timer, which in a virtual
+   machine stops it. Measured here, from one rank's sleep to the next one's work on the same core: 27 us with
+   a limit of 1 ms, 6 us with this one. */
 static void dti_nap(dt_comm *c) {
 #ifdef DTI_HAS_FUTEX
     if (c->on_memory) {
-        const struct { long seconds, nanoseconds; } patience = { 0, 20000000 }; /* longer than the system's tick, see above */
+        /* longer than the system's tick, see above */
+        const struct { long seconds, nanoseconds; } patience = { 0, 20000000 };
         dti_place *here = &c->block->place[c->place];
         const uint64_t me = (uint64_t)1 << c->rank % 64;
         atomic_fetch_or(&here->asleep, me);
-        (void)syscall(SYS_futex, &here->event, 0 /* FUTEX_WAIT, between processes */, c->event, &patience, NULL, 0);
+        (void)syscall(SYS_futex, &here->event, 0 /* FUTEX_WAIT, between processes */, c->event, &patience,
+                      NULL, 0);
         atomic_fetch_and(&here->asleep, ~me);
         return;
     }
@@ -10458,8 +10425,8 @@ static uint32_t dti_awake(const dti_place *place) {
     return n;
 }
 
-/* Something can be found by those who wait. Every rank that finds it wakes its own place; the one that came last, and made
-   it, also the places where all are asleep. */
+/* Something can be found by those who wait. Every rank that finds it wakes its own place; the one that came
+   last, and made it, also the places where all are asleep. */
 static void dti_wake(dt_comm *c, bool came_last) {
 #ifdef DTI_HAS_FUTEX
     const int places = (int)DTI_GET(c->block->places);
@@ -10494,10 +10461,10 @@ static void dti_pause(void) {
 
 /* Between two tests. DT_ECOMM if another rank has failed meanwhile, so that nobody waits for the dead. */
 static dt_err dti_comm_idle(dt_comm *c, int tries) {
-    int failed = c->board ? atomic_load_explicit(&c->board->failed, memory_order_acquire) : 0;
-    if (failed) return dti_give_up(c, failed - 1);
-    DTI_SET(c->pulse->ticks, ++c->ticks);
-    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake: see [S11.3] */
+    ++c->ticks;
+    DT_TRY(dti_idles(c));
+    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake:
+       see [S11.3] */
     const dti_place *here = c->on_memory && c->place && c->wait_auto ? &c->block->place[c->place] : NULL;
     const int spins = !here ? c->spins : dti_awake(here) > 1 ? 0 : 20000;
     if (tries < spins) {
@@ -10537,7 +10504,8 @@ static void dti_combine(void *restrict y, const void *restrict x, size_t n, dt_t
 
 /* ---- by steps ---- */
 
-static dt_err dti_post(dt_comm *c, dti_message *m, bool incoming, void *buf, size_t bytes, int peer, int lane, int tag) {
+static dt_err dti_post(dt_comm *c, dti_message *m, bool incoming, void *buf, size_t bytes, int peer,
+                       int lane, int tag) {
     m->buf = buf, m->bytes = bytes, m->peer = peer, m->lane = lane, m->tag = tag, m->incoming = incoming;
     if (!incoming) c->cost.bytes += bytes, c->cost.messages++;
     return c->backend->post(c, m);
@@ -10553,7 +10521,8 @@ static dt_err dti_step_begin(dt_comm *c, dti_flight *f) {
     int lane = (int)(f->number % DTI_FLIGHTS);
     char *into = s->add ? f->scratch.memory : buf + s->recv_at * f->size;
     if (s->from >= 0)
-        DT_TRY(dti_post(c, &f->in, true, into, s->recv_n * f->size, dti_from_root(c, f, s->from), lane, lane));
+        DT_TRY(dti_post(c, &f->in, true, into, s->recv_n * f->size, dti_from_root(c, f, s->from),
+                        lane, lane));
     if (s->to >= 0)
         DT_TRY(dti_post(c, &f->out, false, buf + s->send_at * f->size, s->send_n * f->size,
                         dti_from_root(c, f, s->to), lane, lane));
@@ -10564,7 +10533,8 @@ static dt_err dti_step_begin(dt_comm *c, dti_flight *f) {
 static dt_err dti_steps_progress(dt_comm *c, dti_flight *f, bool *done) {
     for (;; ++f->k, f->in_step = false) {
         if (!f->in_step) {
-            if (!dti_schedule_step(f->schedule, f->k, f->rank, c->size, f->d.n, &f->step)) return *done = true, DT_OK;
+            if (!dti_schedule_step(f->schedule, f->k, f->rank, c->size, f->d.n, &f->step))
+                return *done = true, DT_OK;
             DT_TRY(dti_step_begin(c, f));
         }
         if (f->in.pending)  DT_TRY(c->backend->test(c, &f->in));
@@ -10573,8 +10543,8 @@ static dt_err dti_steps_progress(dt_comm *c, dti_flight *f, bool *done) {
         dti_moved(c);
         if (f->step.from >= 0 && f->step.add) {
             double t = dt_now();
-            dti_combine((char *)f->d.buf + f->step.recv_at * f->size, f->scratch.memory, f->step.recv_n, f->d.type,
-                        f->d.op);
+            dti_combine((char *)f->d.buf + f->step.recv_at * f->size, f->scratch.memory, f->step.recv_n,
+                        f->d.type, f->d.op);
             c->cost.reduce += dt_now() - t;
         }
     }
@@ -10605,20 +10575,23 @@ static void dti_flight_end(dt_comm *c, dti_flight *f) {
 
 /* ---- through shared memory ----
 
-   Integers: the ranks add their vectors into one chunk, rank 0's, in whatever order they come; that is what exact sums [S3.2]
-   allow. Each rank adds, says so (written), and when all have, copies the sum out: one meeting per all-reduce, and each rank
-   touches the vector twice, not p times. So that two ranks can add at once, a chunk has DTI_LOCKS parts with a lock each, and
-   ranks begin at different parts. The chunk may be overwritten DTI_DEPTH chunks later, when all have read it: by then they
-   nearly always have, so that is no second meeting.
+   Integers: the ranks add their vectors into one chunk, rank 0's, in whatever order they come; that is what
+   exact sums [S3.2] allow. Each rank adds, says so (written), and when all have, copies the sum out: one
+   meeting per all-reduce, and each rank touches the vector twice, not p times. So that two ranks can add at
+   once, a chunk has DTI_LOCKS parts with a lock each, and ranks begin at different parts. The chunk may be
+   overwritten DTI_DEPTH chunks later, when all have read it: by then they nearly always have, so that is no
+   second meeting.
 
-   Floats must be added in the order of ranks, or the bits would change from run to run. Each rank writes its vector into a
-   chunk of its own, and adds all ranks' chunks straight into its own buffer. With more ranks that would be p-1 reads of
-   everything by everybody. So a longer chunk is sliced: rank r adds slice r of all ranks, in place in its own chunk (nobody
-   else reads that slice), says so (added), and when all have, copies p slices together: 2(p-1)/p reads instead of p-1, for a
-   second meeting. Integers go that way as well where many ranks run at the same time and would queue at the locks.
+   Floats must be added in the order of ranks, or the bits would change from run to run. Each rank writes its
+   vector into a chunk of its own, and adds all ranks' chunks straight into its own buffer. With more ranks
+   that would be p-1 reads of everything by everybody. So a longer chunk is sliced: rank r adds slice r of all
+   ranks, in place in its own chunk (nobody else reads that slice), says so (added), and when all have, copies
+   p slices together: 2(p-1)/p reads instead of p-1, for a second meeting. Integers go that way as well where
+   many ranks run at the same time and would queue at the locks.
 
-   Measured on 2 cores (Xeon with AMX, MPICH 4.0.2), median microseconds of an int64 all-reduce over MPI ranks: added together,
-   sliced, and by MPI_Iallreduce, which is tested and yields between tests as everything here:
+   Measured on 2 cores (Xeon with AMX, MPICH 4.0.2), median microseconds of an int64 all-reduce over MPI
+   ranks: added together, sliced, and by MPI_Iallreduce, which is tested and yields between tests as
+   everything here:
 
                   8 bytes              79 KB                 1 MB                   8 MB
      2 ranks   0.7 | 0.5 |  0.9    12 | 10 |  17     109 | 160 |  158     1030 | 1420 |  1090
@@ -10626,16 +10599,17 @@ static void dti_flight_end(dt_comm *c, dti_flight *f) {
      4 ranks   2.6 | 2.8 |  7.3    18 | 20 |  65     238 | 325 |  494     2360 | 3590 |  3720
      5 ranks   4.3 | 4.5 | 15      31 | 28 | 146     344 | 520 | 1110     3480 | 5050 | 14470
 
-   So DT_AUTO takes shared wherever it can. Of floats, 79 KB over 5 ranks take twice as long unsliced; below 32 KB slices gain
-   nothing.
+   So DT_AUTO takes shared wherever it can. Of floats, 79 KB over 5 ranks take twice as long unsliced; below
+   32 KB slices gain nothing.
 
-   Chunks are numbered through all flights, and each rank works on them in order, so one counter per stage is enough.
-   Release and acquire on the counters order the plain data between them. */
+   Chunks are numbered through all flights, and each rank works on them in order, so one counter per stage is
+   enough. Release and acquire on the counters order the plain data between them. */
 
 static bool dti_all_reached(const dt_comm *c, size_t counter, uint64_t value) {
     for (int r = 0; r < c->size; ++r) {
         const char *line = (const char *)dti_line_of(c, r);
-        if (atomic_load_explicit((const _Atomic uint64_t *)(const void *)(line + counter), memory_order_acquire) < value)
+        if (atomic_load_explicit((const _Atomic uint64_t *)(const void *)(line + counter),
+                                 memory_order_acquire) < value)
             return false;
     }
     return true;
@@ -10655,8 +10629,10 @@ static dti_piece dti_piece_of(const dt_comm *c, const dti_flight *f, uint64_t ch
     return p;
 }
 
-/* into[from..to) = op over all ranks' chunks, a few kilobytes at a time, so that `into` stays in the first cache */
-static void dti_add_ranks(const dt_comm *c, const dti_flight *f, uint64_t chunk, char *into, size_t from, size_t to) {
+/* into[from..to) = op over all ranks' chunks, a few kilobytes at a time, so that `into` stays in the first
+   cache */
+static void dti_add_ranks(const dt_comm *c, const dti_flight *f, uint64_t chunk, char *into, size_t from,
+                          size_t to) {
     for (size_t i = from; i < to; i += 1024) {
         size_t n = to - i < 1024 ? to - i : 1024, at = i * f->size;
         _Alignas(64) char sum[1024 * 8];
@@ -10667,8 +10643,9 @@ static void dti_add_ranks(const dt_comm *c, const dti_flight *f, uint64_t chunk,
     }
 }
 
-/* Adds our numbers to the sum in rank 0's chunk, part by part, starting at another part than our neighbour; the first to come
-   to a part finds an older chunk in it, and overwrites. False while another rank works on a part that still lacks ours. */
+/* Adds our numbers to the sum in rank 0's chunk, part by part, starting at another part than our neighbour;
+   the first to come to a part finds an older chunk in it, and overwrites. False while another rank works on a
+   part that still lacks ours. */
 static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
     const uint32_t every = (1u << DTI_LOCKS) - 1;
     char *sum = dti_chunk_of(c, 0, p->chunk);
@@ -10678,9 +10655,11 @@ static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
         for (int i = 0; i < DTI_LOCKS; ++i) {
             const int part = (i + c->rank * DTI_LOCKS / 2) % DTI_LOCKS;
             dti_lock *lock = &c->block->lock[p->chunk % DTI_DEPTH][part];
-            if (c->given & 1u << part || atomic_exchange_explicit(&lock->held, 1, memory_order_acquire)) continue;
+            if (c->given & 1u << part || atomic_exchange_explicit(&lock->held, 1, memory_order_acquire))
+                continue;
             const size_t from = dti_cut(p->n, DTI_LOCKS, part), n = dti_cut(p->n, DTI_LOCKS, part + 1) - from;
-            if (lock->chunk == p->chunk + 1) dti_combine(sum + from * f->size, p->buf + from * f->size, n, f->d.type, f->d.op);
+            if (lock->chunk == p->chunk + 1)
+                dti_combine(sum + from * f->size, p->buf + from * f->size, n, f->d.type, f->d.op);
             else if (n) memcpy(sum + from * f->size, p->buf + from * f->size, n * f->size);
             lock->chunk = p->chunk + 1;
             atomic_store_explicit(&lock->held, 0, memory_order_release);
@@ -10707,7 +10686,7 @@ static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_pie
     }
 }
 
-/* Does what can be done now, each stage as far ahead as it may be. True when the whole vector has been read. */
+/* Does what can be done now, each stage as far ahead as it may be. True when all of the vector is read. */
 static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
     dti_comm_line *me = dti_line_of(c, c->rank);
     double t = dt_now();
@@ -10719,7 +10698,8 @@ static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
         if (p.n && !p.together) memcpy(dti_chunk_of(c, c->rank, p.chunk), p.buf, p.n * f->size);
         atomic_store_explicit(&me->written, ++c->written, memory_order_release);
     }
-    while (c->added >= f->first && c->added < c->written && c->added < f->last && DTI_ALL_REACHED(c, written, c->added + 1)) {
+    while (c->added >= f->first && c->added < c->written && c->added < f->last
+           && DTI_ALL_REACHED(c, written, c->added + 1)) {
         dti_piece p = dti_piece_of(c, f, c->added);
         if (p.sliced) dti_add_ranks(c, f, p.chunk, dti_chunk_of(c, c->rank, p.chunk), p.from, p.to);
         atomic_store_explicit(&me->added, ++c->added, memory_order_release);
@@ -10731,7 +10711,8 @@ static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
         atomic_store_explicit(&me->read, ++c->read, memory_order_release);
     }
     if (c->written > written || c->added > added || c->read > read) {
-        atomic_thread_fence(memory_order_seq_cst); /* of two that come last together, at least one sees both */
+        /* of two that come last together, at least one sees both */
+        atomic_thread_fence(memory_order_seq_cst);
         const bool came_last = (c->written > written && DTI_ALL_REACHED(c, written, c->written))
                             || (c->added > added && DTI_ALL_REACHED(c, added, c->added));
         if (came_last || c->added > added || c->read > read) dti_wake(c, came_last);
@@ -10765,12 +10746,12 @@ static dt_err dti_progress(dt_comm *c) {
 
 static void dti_wait_begin(dt_comm *c) {
     dti_moved(c);
-    DTI_SET(c->pulse->waiting, 1);
+    dti_waits(c, true);
 }
 
 static void dti_wait_end(dt_comm *c, double start, double reduce) {
     double end = dt_now();
-    DTI_SET(c->pulse->waiting, 0);
+    dti_waits(c, false);
     dti_moved(c);
     c->cost.wait += end - start - reduce;
     dti_trace_add(c, "wait", start, end);
@@ -10793,8 +10774,8 @@ static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
 }
 
 /* Starts a flight on the next number; one that still holds the slot, 32 numbers ago, is waited for. */
-static dt_err dti_flight_start(dt_comm *c, const dt_allreduce_desc *d, dti_schedule *schedule, size_t size, int root,
-                               dt_request *request) {
+static dt_err dti_flight_start(dt_comm *c, const dt_allreduce_desc *d, dti_schedule *schedule, size_t size,
+                               int root, dt_request *request) {
     uint64_t number = c->started + 1;
     dti_flight *f = dti_flight_of(c, number);
     if (f->number) DT_TRY(dti_flight_wait(c, f->number));
@@ -10813,15 +10794,18 @@ static dt_err dti_flight_start(dt_comm *c, const dt_allreduce_desc *d, dti_sched
 
 static dt_err dti_pick(const dt_comm *c, dt_algorithm *a) {
     bool mpi = strcmp(c->backend->name, "MPI") == 0;
-    if ((unsigned)*a >= DT_ALGORITHMS) return dt_fail(DT_EARG, "all-reduce: there is no algorithm %d", (int)*a);
+    if ((unsigned)*a >= DT_ALGORITHMS)
+        return dt_fail(DT_EARG, "all-reduce: there is no algorithm %d", (int)*a);
     if (c->size == 1) return DT_OK;
     if (*a == DT_AUTO) *a = c->algorithm;
     if (*a == DT_AUTO) *a = c->block ? DT_SHARED : DT_MPI;
     if (*a == DT_MPI && !mpi)
-        return dt_fail(DT_EARG, "all-reduce by mpi: the ranks are %s; start the program with mpiexec, or choose another algorithm",
-                       c->backend->name);
+        return dt_fail(DT_EARG, "all-reduce by mpi: the ranks are %s; start the program with mpiexec, or "
+                       "choose another algorithm", c->backend->name);
     if (*a == DT_SHARED && !c->block)
-        return dt_fail(DT_ECOMM, "all-reduce by shared: the ranks share no memory (%d hosts); choose auto, mpi or ring", c->hosts);
+        return dt_fail(DT_ECOMM,
+                       "all-reduce by shared: the ranks share no memory (%d hosts); choose auto, mpi or ring",
+                       c->hosts);
     return DT_OK;
 }
 
@@ -10837,7 +10821,8 @@ static dt_err dti_check_reduce(const dt_allreduce_desc *d) {
     DT_TRY(dti_check_enum("all-reduce", "type", d->type, DT_I64 + 1u));
     DT_TRY(dti_check_enum("all-reduce", "operation", d->op, DT_MAX + 1u));
     if (!d->buf && d->n) return dt_fail(DT_EARG, "all-reduce: buf must not be NULL");
-    if (d->n > SIZE_MAX / 16) return dt_fail(DT_EARG, "all-reduce: %zu elements are more than memory can hold", d->n);
+    if (d->n > SIZE_MAX / 16)
+        return dt_fail(DT_EARG, "all-reduce: %zu elements are more than memory can hold", d->n);
     return DT_OK;
 }
 
@@ -10880,17 +10865,19 @@ DT_API dt_err dt_broadcast(dt_comm *c, void *buf, size_t bytes, int root) {
     dt_request request;
     DTI_NEED(c && (buf || bytes == 0), "comm and buf", DT_EARG);
     DT_TRY(dti_check_rank(c, "broadcast: root", root));
-    DT_TRY(dti_flight_start(c, &(dt_allreduce_desc){ .buf = buf, .n = bytes }, dti_step_broadcast, 1, root, &request));
+    DT_TRY(dti_flight_start(c, &(dt_allreduce_desc){ .buf = buf, .n = bytes }, dti_step_broadcast, 1, root,
+                            &request));
     return dt_allreduce_wait(c, &request);
 }
 
 DT_API dt_err dt_allgather(dt_comm *c, const void *mine, size_t bytes, void *all) {
     dt_request request;
     DTI_NEED(c && ((mine && all) || bytes == 0), "comm, mine and all", DT_EARG);
-    if (dti_times(bytes, (size_t)c->size) > SIZE_MAX / 2) return dt_fail(DT_EARG, "allgather: %zu bytes of each rank are more than memory can hold", bytes);
+    if (dti_times(bytes, (size_t)c->size) > SIZE_MAX / 2)
+        return dt_fail(DT_EARG, "allgather: %zu bytes of each rank are more than memory can hold", bytes);
     if (bytes) memcpy((char *)all + (size_t)c->rank * bytes, mine, bytes);
-    DT_TRY(dti_flight_start(c, &(dt_allreduce_desc){ .buf = all, .n = bytes * (size_t)c->size }, dti_step_allgather, 1, 0,
-                            &request));
+    DT_TRY(dti_flight_start(c, &(dt_allreduce_desc){ .buf = all, .n = bytes * (size_t)c->size },
+                            dti_step_allgather, 1, 0, &request));
     return dt_allreduce_wait(c, &request);
 }
 
@@ -10918,7 +10905,9 @@ static dt_err dti_messages_wait(dt_comm *c, dti_message *out, dti_message *in) {
 /* Alone, a message to oneself would wait for ever for its other half. */
 static dt_err dti_message_check(const dt_comm *c, const char *what, int peer, int tag, bool both) {
     DT_TRY(dti_check_rank(c, what, peer));
-    if (peer == c->rank && !both) return dt_fail(DT_EARG, "%s: rank %d to itself; only dt_sendrecv can do that, to and from", what, peer);
+    if (peer == c->rank && !both)
+        return dt_fail(DT_EARG, "%s: rank %d to itself; only dt_sendrecv can do that, to and from", what,
+                       peer);
     if (tag < 0 || tag > 32000)      return dt_fail(DT_EARG, "%s: tag %d is not in 0..32000", what, tag);
     return DT_OK;
 }
@@ -10945,7 +10934,8 @@ DT_API dt_err dt_recv(dt_comm *c, void *buf, size_t bytes, int from, int tag) {
     return dti_messages_wait(c, &out, &in);
 }
 
-DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes, int from, int tag) {
+DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int to, void *recv,
+                          size_t recv_bytes, int from, int tag) {
     dti_message out = { 0 }, in = { 0 };
     DTI_NEED(c && (send || send_bytes == 0) && (recv || recv_bytes == 0), "comm, send and recv", DT_EARG);
     DT_TRY(dti_message_check(c, "sendrecv", to, tag, to == from));
@@ -10958,16 +10948,81 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
 
 /* ==== [E3] MPI =============================================================
 
-   What differs where ranks are processes: how they are started, which share a host and its memory, how a message goes
-   when they do not, and how MPI ends. */
+   What differs where ranks are processes. A rank learns from its launcher's variables that it has company
+   [E3.1]; MPI tells it who shares its host; the ranks of a host then map one window of memory, so that sums
+   and signs of life need no messages there:
 
-/* ==== [E3.1] MPI ============================================================
+       window of a host    | board [E4] | seat 0 | seat 1 | ... | block [E2.3]: places, locks, lines, chunks |
+                                                                  only where all ranks are on one host
 
-   A blocking MPI call spins inside the library, and where ranks outnumber cores it holds the core that another rank
-   needs: here a blocking MPI_Allreduce of 88 KB over more ranks than cores takes 11 to 44 ms. So every MPI operation
-   is started, and tested in the same loop as everything else, with the core given away between the tests. */
+   Messages go by MPI where no memory is shared, started and tested, never waited for. And MPI must be left in
+   the right order, which older MPICH over TCP gets wrong by itself. To read: dti_mpi_wrap, dti_mpi_share,
+   dti_mpi_close. */
+
+/* ==== [E3.1] What the launcher says ========================================
+
+   A process knows from its environment, before MPI has started, how many ranks its job has and which one it
+   is; a launcher of another MPI says it in other words, and that is how the doctor [E5.1] finds out. */
+#ifdef DTI_IMPLEMENT
+/* What the launcher has said to this process. */
+static int dti_environment(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? atoi(text) : otherwise;
+}
+
+/* What launchers say in the environment: how many ranks there are, which one we are, how many are on this
+   host. */
+typedef struct dti_launcher { const char *size, *rank, *here, *name; } dti_launcher;
+static const dti_launcher dti_launchers[] = {
+    { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI" },
+    { "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPICH" },
+    { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "", "Slurm" } };
+
+/* The launcher that has started several processes together, of which we are one. NULL: none has. */
+static const dti_launcher *dti_launch(int *ranks, int *rank) {
+    *ranks = *rank = 0;
+    for (size_t i = 0; i < sizeof dti_launchers / sizeof *dti_launchers; ++i) {
+        *ranks = dti_environment(dti_launchers[i].size, 0), *rank = dti_environment(dti_launchers[i].rank, 0);
+        if (*ranks > 1) return &dti_launchers[i];
+    }
+    return NULL;
+}
+
+DTI_LOCAL int dti_launched_ranks(void) {
+    int ranks, rank;
+    return dti_launch(&ranks, &rank) ? ranks : 0;
+}
+#endif
+
+/* ==== [E3.2] Messages, and the hosts' memory ===============================
+
+   A blocking MPI call spins inside the library, and where ranks outnumber cores it holds the core that
+   another rank needs: here a blocking MPI_Allreduce of 88 KB over more ranks than cores takes 11 to 44 ms. So
+   every MPI operation is started, and tested in the same loop as everything else [E2.2], with the core given
+   away between the tests. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
+#ifdef __linux__
+#include <sys/mman.h>
+/* Zeroed memory that processes forked later see as well. NULL if there is none. */
+static void *dti_map(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void dti_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
+#else
+static void *dti_map(size_t bytes) { (void)bytes; return NULL; }
+static void dti_unmap(void *memory, size_t bytes) { (void)memory, (void)bytes; }
+#endif
+
+/* What only this room works with. */
+struct dti_mpi_group {
+    MPI_Comm group, messages;         /* collectives and the steps of all-reduces; dt_send and dt_recv */
+    MPI_Comm leaders;                 /* the first ranks of the hosts; MPI_COMM_NULL on all others */
+    MPI_Win  window;                  /* memory that the ranks of this host share */
+    bool     has_window, ends;        /* ends: we have started MPI, and so end it */
+};
 
 /* MPI says "Message truncated" where two ranks are at different places: more comes than is waited for. */
 static dt_err dti_mpi_failed(const dt_comm *c, const char *what, int code) {
@@ -10975,14 +11030,15 @@ static dt_err dti_mpi_failed(const dt_comm *c, const char *what, int code) {
     int length = 0, kind = 0;
     MPI_Error_class(code, &kind);
     if (kind == MPI_ERR_TRUNCATE)
-        return dt_fail(DT_ECOMM, "another rank sends more than this one expects: not all ranks run the same program, or "
-                       "call the same collectives");
+        return dt_fail(DT_ECOMM, "another rank sends more than this one expects: not all ranks run the same "
+                       "program, or call the same collectives");
     MPI_Error_string(code, text, &length);
     return dt_fail(DT_ECOMM, "rank %d: %s: %s", c->rank, what, text);
 }
 
-/* MPI_Test belongs to no communicator: what goes wrong in it is reported to MPI_COMM_WORLD, which ends the job in MPI's
-   words. So where we have started MPI, errors there come back to us while we test; all others stay fatal. */
+/* MPI_Test belongs to no communicator: what goes wrong in it is reported to MPI_COMM_WORLD, which ends the
+   job in MPI's words. So where we have started MPI, errors there come back to us while we test; all others
+   stay fatal. */
 static bool dti_mpi_testing;
 
 static void dti_mpi_error(MPI_Comm *comm, int *code, ...) {
@@ -11006,7 +11062,7 @@ static int dti_mpi_ask(MPI_Request *request, int *done, MPI_Status *status) {
 }
 
 static dt_err dti_mpi_post(dt_comm *c, dti_message *m) {
-    MPI_Comm comm = m->lane == DTI_FLIGHTS ? c->mpi_messages : c->mpi;
+    MPI_Comm comm = m->lane == DTI_FLIGHTS ? c->mpi->messages : c->mpi->group;
     if (m->bytes > INT_MAX) return dt_fail(DT_EARG, "a message of %zu bytes is longer than 2 GB", m->bytes);
     int code = m->incoming ? MPI_Irecv(m->buf, (int)m->bytes, MPI_BYTE, m->peer, m->tag, comm, &m->mpi)
                            : MPI_Isend(m->buf, (int)m->bytes, MPI_BYTE, m->peer, m->tag, comm, &m->mpi);
@@ -11024,16 +11080,17 @@ static dt_err dti_mpi_test(dt_comm *c, dti_message *m) {
     if (!m->incoming) return DT_OK;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     if ((size_t)bytes == m->bytes) return DT_OK;
-    return dt_fail(DT_ECOMM, "rank %d expects %zu bytes from rank %d, which sends %d: not all ranks run the same program, or "
-                   "call the same collectives", c->rank, m->bytes, m->peer, bytes);
+    return dt_fail(DT_ECOMM, "rank %d expects %zu bytes from rank %d, which sends %d: not all ranks run the "
+                   "same program, or call the same collectives", c->rank, m->bytes, m->peer, bytes);
 }
 
 static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) {
     MPI_Datatype type = f->d.type == DT_F32 ? MPI_FLOAT : f->d.type == DT_F64 ? MPI_DOUBLE : MPI_INT64_T;
     MPI_Op op = f->d.op == DT_SUM ? MPI_SUM : f->d.op == DT_MIN ? MPI_MIN : MPI_MAX;
-    if (f->d.n > INT_MAX) return dt_fail(DT_EARG, "all-reduce by mpi: %zu elements, at most %d", f->d.n, INT_MAX);
+    if (f->d.n > INT_MAX)
+        return dt_fail(DT_EARG, "all-reduce by mpi: %zu elements, at most %d", f->d.n, INT_MAX);
     c->cost.bytes += f->d.n * f->size;
-    int code = MPI_Iallreduce(MPI_IN_PLACE, f->d.buf, (int)f->d.n, type, op, c->mpi, &f->mpi);
+    int code = MPI_Iallreduce(MPI_IN_PLACE, f->d.buf, (int)f->d.n, type, op, c->mpi->group, &f->mpi);
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, "MPI_Iallreduce", code);
 }
 
@@ -11043,14 +11100,11 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, "MPI_Iallreduce", code);
 }
 
-/* MPI_Abort would add a line of its own, and takes half a second over several hosts. Who has not spoken leaves the end to who
-   has: it may not have got its sentence out yet. */
+/* MPI_Abort would add a line of its own, and takes half a second over several hosts; so it is the last
+   resort. */
 static void dti_mpi_stop(dt_comm *c, int exit_code) {
-    if (c->size > 1 && !dti_speaks_first(c)) dti_doze(1000000);
-    dti_farewell(c, DTI_ABORTED);
-    const bool ended = c->hosts == 1 ? c->board && DTI_GET(c->board->watched) : c->guard != NULL;
-    if (ended) _exit(exit_code ? exit_code : 1);                         /* by the watcher; over several hosts, by the guardian's death */
-    MPI_Abort(c->mpi, exit_code ? exit_code : 1);
+    if (dti_job_ends(c)) _exit(exit_code ? exit_code : 1);
+    MPI_Abort(c->mpi->group, exit_code ? exit_code : 1);
 }
 
 /* A byte from each rank to each other one. Whoever has them all knows that all have come here. */
@@ -11058,58 +11112,60 @@ static void dti_mpi_greet(dt_comm *c) {
     MPI_Request *request = dti_alloc(2 * (size_t)c->size * sizeof *request);
     char *heard = dti_alloc((size_t)c->size);
     for (int r = 0; r < c->size && request && heard; ++r) {
-        MPI_Irecv(&heard[r], 1, MPI_BYTE, r, 0, c->mpi, &request[2 * r]);
-        MPI_Isend("", 1, MPI_BYTE, r, 0, c->mpi, &request[2 * r + 1]);
+        MPI_Irecv(&heard[r], 1, MPI_BYTE, r, 0, c->mpi->group, &request[2 * r]);
+        MPI_Isend("", 1, MPI_BYTE, r, 0, c->mpi->group, &request[2 * r + 1]);
     }
     for (int i = 0; i < 2 * c->size && request && heard; ++i) MPI_Wait(&request[i], MPI_STATUS_IGNORE);
     dti_release(request), dti_release(heard);
 }
 
-/* MPICH on UCX, before 4.2. Over TCP, MPI_Finalize takes leave of every rank that it has sent to: it asks, and waits for
-   the answer. Who has all answers sleeps at the launcher until the others come there, and answers nobody: a rank that
-   comes later asks in vain [1 job in 20 to 1 in 2; mended in 4.2 by pull request 6596]. */
+/* MPICH on UCX, before 4.2. Over TCP, MPI_Finalize takes leave of every rank that it has sent to: it asks,
+   and waits for the answer. Who has all answers sleeps at the launcher until the others come there, and
+   answers nobody: a rank that comes later asks in vain [1 job in 20 to 1 in 2; mended in 4.2 by pull request
+   6596]. */
 static bool dti_mpich_hangs(void) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length, major = 0, minor = 0;
     MPI_Get_library_version(text, &length);
-    if (sscanf(text, "MPICH Version: %d.%d", &major, &minor) != 2 || major > 4 || (major == 4 && minor > 1)) return false;
-    return strstr(text, "ch4:ucx") && !strstr(text, "--with-pmi=");      /* that option: the launcher is spoken to in other words */
+    if (sscanf(text, "MPICH Version: %d.%d", &major, &minor) != 2 || major > 4 || (major == 4 && minor > 1))
+        return false;
+    /* that option: the launcher is spoken to in other words */
+    return strstr(text, "ch4:ucx") && !strstr(text, "--with-pmi=");
 }
 
-/* So the ranks meet at the launcher first, by the line that MPICH sends there for the same purpose (PMI-1). Nobody answers
-   questions there, nor after it before he has asked his own. And as everybody has greeted everybody, each rank asks each
-   other one, and has its answer only after it has been asked. */
+/* So the ranks meet at the launcher first, by the line that MPICH sends there for the same purpose (PMI-1).
+   Nobody answers questions there, nor after it before he has asked his own. And as everybody has greeted
+   everybody, each rank asks each other one, and has its answer only after it has been asked. */
 static void dti_meet_at_launcher(void) {
     static const char here[] = "cmd=barrier_in\n";
     const char *text = getenv("PMI_FD");
     const int line = text && dti_mpich_hangs() ? atoi(text) : -1;
     if (line < 0 || write(line, here, sizeof here - 1) != (ssize_t)sizeof here - 1) return;
     ssize_t n = 1;
-    for (char letter = ' '; letter != '\n' && (n == 1 || (n < 0 && errno == EINTR));) n = read(line, &letter, 1);
+    for (char letter = ' '; letter != '\n' && (n == 1 || (n < 0 && errno == EINTR));)
+        n = read(line, &letter, 1);
 }
 
 static void dti_mpi_close(dt_comm *c) {
     int finalized = 0;
     MPI_Finalized(&finalized);
     dti_farewell(c, finalized ? DTI_ENDED : DTI_GOODBYE);
-    if (finalized) return;
-    dti_beats_stop(c);
-    if (c->has_window) MPI_Win_unlock_all(c->window), MPI_Win_free(&c->window);
+    if (finalized) { dti_release(c->mpi); return; }
+    if (c->mpi->has_window) MPI_Win_unlock_all(c->mpi->window), MPI_Win_free(&c->mpi->window);
     dti_mpi_greet(c);
-    dti_farewell(c, DTI_ENDING);                                         /* all have said goodbye, and what follows is quick */
-    dti_watcher_stop(c);
-    if (c->board_bytes) dti_unmap(c->board, c->board_bytes);
-    if (c->leaders != MPI_COMM_NULL) MPI_Comm_free(&c->leaders);
-    if (c->mpi_messages != MPI_COMM_NULL) MPI_Comm_free(&c->mpi_messages);
-    if (c->mpi != MPI_COMM_NULL) MPI_Comm_free(&c->mpi);
-    if (c->ends_mpi) dti_meet_at_launcher(), MPI_Finalize();
+    dti_farewell(c, DTI_ENDING);  /* all have said goodbye, and what follows is quick */
+    if (c->mpi->leaders != MPI_COMM_NULL) MPI_Comm_free(&c->mpi->leaders);
+    if (c->mpi->messages != MPI_COMM_NULL) MPI_Comm_free(&c->mpi->messages);
+    if (c->mpi->group != MPI_COMM_NULL) MPI_Comm_free(&c->mpi->group);
+    if (c->mpi->ends) dti_meet_at_launcher(), MPI_Finalize();
     dti_farewell(c, DTI_ENDED);
+    dti_release(c->mpi);
 }
 
 static const dti_backend dti_mpi = { "MPI", dti_mpi_post, dti_mpi_test, dti_mpi_stop, dti_mpi_close };
 
-/* Room in /dev/shm, which is where memory for several processes comes from: free now, and in all. False where there is no such place,
-   or none to write to; MPI libraries then look elsewhere. */
+/* Room in /dev/shm, which is where memory for several processes comes from: free now, and in all. False where
+   there is no such place, or none to write to; MPI libraries then look elsewhere. */
 static bool dti_shm_room(uint64_t *now, uint64_t *all) {
     struct statvfs s;
     *now = *all = 0;
@@ -11118,61 +11174,68 @@ static bool dti_shm_room(uint64_t *now, uint64_t *all) {
     return true;
 }
 
-/* UCX, on which MPICH may stand, takes 5.2 MB of /dev/shm for each rank, and MPI_Init fails where it cannot have them, though there
-   are other ways: so it is told not to ask, unless somebody has told it something else. */
+/* UCX, on which MPICH may stand, takes 5.2 MB of /dev/shm for each rank, and MPI_Init fails where it cannot
+   have them, though there are other ways: so it is told not to ask, unless somebody has told it something
+   else. */
 static void dti_shm_avoid(void) {
     const uint64_t need = 6u << 20, ranks = (uint64_t)dti_launched_ranks();
     uint64_t now, all;
-    if (ranks && (!dti_shm_room(&now, &all) || now < need || all < need * ranks)) setenv("UCX_TLS", "^posix", 0);
+    if (ranks && (!dti_shm_room(&now, &all) || now < need || all < need * ranks))
+        setenv("UCX_TLS", "^posix", 0);
 }
 
-/* A window of memory for the ranks of this host. Not every library begins it at a cache line (Open MPI does not); where it
-   begins, counted from one, is the same for all. */
+/* A window of memory for the ranks of this host. Not every library begins it at a cache line (Open MPI does
+   not); where it begins, counted from one, is the same for all. */
 static bool dti_mpi_window(dt_comm *c, MPI_Comm local, size_t bytes, void **base) {
     MPI_Aint size = c->seat == 0 ? (MPI_Aint)bytes + 64 : 0;
     uint64_t now, all;
-    int unit = 1, room = !dti_shm_room(&now, &all) || now > bytes + 65536; /* a file there may be larger than the place: a bus error later */
+    /* a file there may be larger than the place: a bus error later */
+    int unit = 1, room = !dti_shm_room(&now, &all) || now > bytes + 65536;
     MPI_Bcast(&room, 1, MPI_INT, 0, local);
     if (!room) return false;
     MPI_Comm_set_errhandler(local, MPI_ERRORS_RETURN);
-    c->has_window = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, local, base, &c->window) == MPI_SUCCESS;
-    bool good = c->has_window && MPI_Win_shared_query(c->window, 0, &size, &unit, base) == MPI_SUCCESS;
-    if (c->has_window) MPI_Win_lock_all(MPI_MODE_NOCHECK, c->window);
+    c->mpi->has_window = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, local, base,
+                                                 &c->mpi->window) == MPI_SUCCESS;
+    bool good = c->mpi->has_window
+        && MPI_Win_shared_query(c->mpi->window, 0, &size, &unit, base) == MPI_SUCCESS;
+    if (c->mpi->has_window) MPI_Win_lock_all(MPI_MODE_NOCHECK, c->mpi->window);
     int shift = good ? (int)(-(uintptr_t)*base & 63u) : -1, ends[2] = { shift, -shift };
     MPI_Allreduce(MPI_IN_PLACE, ends, 2, MPI_INT, MPI_MAX, local);
     if (good) *base = (char *)*base + shift;
     return good && ends[0] == -ends[1];
 }
 
-/* Memory that the ranks of this host see: a board for failures, and where all ranks are on this host, a block for sums.
-   It may fail (a container without /dev/shm): then c->block and c->board stay NULL on every rank, and DT_AUTO means DT_MPI. */
+/* Memory that the ranks of this host see: a board for failures, and where all ranks are on this host, a block
+   for sums. It may fail (a container without /dev/shm): then no rank has a block or a seat, and DT_AUTO means
+   DT_MPI. */
 static void dti_mpi_share(dt_comm *c, MPI_Comm local) {
-    size_t board = dti_board_bytes(c->here), bytes = board + (c->here == c->size ? dti_block_bytes(c->size) : 0);
+    size_t board = dti_board_bytes(c->here),
+        bytes = board + (c->here == c->size ? dti_block_bytes(c->size) : 0);
     void *base = NULL;
     bool lone = c->here == 1 && c->size > 1;
     int good = lone ? (base = dti_map(bytes)) != NULL : dti_mpi_window(c, local, bytes, &base);
-    if (lone && good) c->board_bytes = bytes;
     if (good && c->seat == 0) {
         memset(base, 0, bytes);
         if (c->here == c->size) dti_block_open(base, c->size);
     }
-    MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);      /* also: zeroed before anybody looks */
-    if (good) good = dti_take_seat(c, base) == DT_OK;
-    MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);      /* also: everybody sits before anybody watches */
+    MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);  /* also: zeroed before anybody looks */
+    if (good) good = dti_take_seat(c, base, lone ? bytes : 0) == DT_OK;
+    /* also: everybody sits before anybody watches */
+    MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);
     if (good && c->here == c->size) c->block = dti_block_behind(base, c->here);
-    if (!good) c->board = NULL, c->pulse = &c->own_pulse;
+    if (!good) (void)dti_take_seat(c, NULL, 0);
 }
 
 /* Counts the hosts and learns their names. */
 static void dti_mpi_hosts(dt_comm *c, MPI_Comm local) {
     char mine[DTI_HOST];
     int leader = c->seat == 0;
-    MPI_Comm_split(c->mpi, leader ? 0 : MPI_UNDEFINED, c->rank, &c->leaders);
-    if (leader) MPI_Comm_rank(c->leaders, &c->away);
+    MPI_Comm_split(c->mpi->group, leader ? 0 : MPI_UNDEFINED, c->rank, &c->mpi->leaders);
+    if (leader) MPI_Comm_rank(c->mpi->leaders, &c->away);
     MPI_Bcast(&c->away, 1, MPI_INT, 0, local);
     memcpy(mine, c->host[c->rank], sizeof mine);
-    MPI_Allgather(mine, DTI_HOST, MPI_CHAR, c->host, DTI_HOST, MPI_CHAR, c->mpi);
-    MPI_Allreduce(&leader, &c->hosts, 1, MPI_INT, MPI_SUM, c->mpi);
+    MPI_Allgather(mine, DTI_HOST, MPI_CHAR, c->host, DTI_HOST, MPI_CHAR, c->mpi->group);
+    MPI_Allreduce(&leader, &c->hosts, 1, MPI_INT, MPI_SUM, c->mpi->group);
 }
 
 static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
@@ -11181,20 +11244,21 @@ static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
     MPI_Comm_rank(group, &rank);
     MPI_Comm_size(group, &size);
     dt_comm *c = dti_comm_new(&dti_mpi, rank, size);
-    if (!c) return dt_fail(DT_ENOMEM, "no memory for a communicator"), NULL;
-    c->ends_mpi = ends_mpi;
-    MPI_Comm_dup(group, &c->mpi);
-    MPI_Comm_dup(group, &c->mpi_messages);
-    MPI_Comm_set_errhandler(c->mpi, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(c->mpi_messages, MPI_ERRORS_RETURN);
-    MPI_Comm_split_type(c->mpi, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
+    if (c) c->mpi = dti_alloc(sizeof *c->mpi);
+    if (!c || !c->mpi) return dt_fail(DT_ENOMEM, "no memory for a communicator"), NULL;
+    c->mpi->ends = ends_mpi;
+    MPI_Comm_dup(group, &c->mpi->group);
+    MPI_Comm_dup(group, &c->mpi->messages);
+    MPI_Comm_set_errhandler(c->mpi->group, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(c->mpi->messages, MPI_ERRORS_RETURN);
+    MPI_Comm_split_type(c->mpi->group, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
     MPI_Comm_size(local, &c->here);
     MPI_Comm_rank(local, &c->seat);
     dti_mpi_hosts(c, local);
     dti_mpi_share(c, local);
     MPI_Comm_free(&local);
     dti_beats_start(c);
-    dti_comm_wait_from_environment(c);                                   /* again: now we know who shares our cores */
+    dti_comm_wait_from_environment(c);  /* again: now we know who shares our cores */
     return c;
 }
 
@@ -11203,8 +11267,10 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
     DTI_NEED(mpi_comm_pointer, "mpi_comm_pointer", NULL);
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
-    if (!started || ended) return dt_fail(DT_EARG, "dt_comm_from_mpi: MPI %s", ended ? "has ended" : "has not been started"), NULL;
-    if (*(const MPI_Comm *)mpi_comm_pointer == MPI_COMM_NULL) return dt_fail(DT_EARG, "dt_comm_from_mpi: the group is MPI_COMM_NULL"), NULL;
+    if (!started || ended)
+        return dt_fail(DT_EARG, "dt_comm_from_mpi: MPI %s", ended ? "has ended" : "has not started"), NULL;
+    if (*(const MPI_Comm *)mpi_comm_pointer == MPI_COMM_NULL)
+        return dt_fail(DT_EARG, "dt_comm_from_mpi: the group is MPI_COMM_NULL"), NULL;
     return dti_mpi_wrap(*(const MPI_Comm *)mpi_comm_pointer, false);
 }
 
@@ -11229,36 +11295,16 @@ DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
     return dti_mpi_wrap(MPI_COMM_WORLD, !started);
 }
 
-DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
-    const char *watch = getenv("DTRAIN_WATCH");
-    int started = 0;
-    MPI_Initialized(&started);
-    bool watched = !(watch && strcmp(watch, "off") == 0);
-    bool guarded = watched && !started && (dti_launched_ranks() > 1 || getenv("PMI_RANK")); /* mpiexec -n 1: see the guardian */
-    struct dti_guard *guard = NULL;
-    dt_comm *c = guarded && dti_guardian_start(&guard) != DT_OK ? NULL : dt_comm_mpi(argc, argv);
-    if (!c) return dti_start_over(guard, false), NULL;
-    c->guard = guard;
-    dti_guard_hosts(c);
-    if (c->size == 1) dti_farewell(c, DTI_ENDED);                        /* nobody waits for it */
-    if (guard) DTI_SET(c->pulse->guardian, (int)getppid());
-    if (watched) (void)dti_watcher_start(c, 2);                          /* should it fail, waiting ranks watch */
-    dti_start_over(guard, true);
-    if (c->size > 1) MPI_Barrier(c->mpi);                                /* nobody fails before all are watched, or need not be */
-    return c;
-}
-
 #else /* without MPI */
 
-static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) { (void)c, (void)f; return dt_fail(DT_EARG, "no MPI"); }
+static dt_err dti_mpi_reduce_start(dt_comm *c, dti_flight *f) {
+    (void)c, (void)f;
+    return dt_fail(DT_EARG, "no MPI");
+}
+
 static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
     (void)c, (void)f, *done = true;
     return DT_OK;
-}
-
-DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
-    (void)argc, (void)argv;
-    return dt_comm_alone();
 }
 
 #endif /* DTRAIN_WITH_MPI */
@@ -11266,65 +11312,84 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 
 /* ==== [E4] Failure =========================================================
 
-   A rank that dies, hangs, differs or never comes is noticed and named, and the job ends non-zero. This is the only
-   room that prints, forks, or ends a process: a watcher for each host, a guardian for each rank, and an usher for the
-   start, each a process of its own, and each only under MPI. */
+   A rank that dies, stops, loops for ever or leaves too early would leave the others waiting without a word,
+   and some of these ways to fail end a job with exit code 0. The plain remedy, a time limit on every wait,
+   blames the slow with the dead, and comes too late to speak: when a process of a job dies, mpiexec kills the
+   others within two milliseconds.
 
-/* ==== [E4.1] Failure =======================================================
+   So every rank shows signs of life, a few stores into memory that its host shares, and under MPI processes
+   that are no ranks look at them. This is the only room that prints, forks, or ends a process.
 
-   A rank that dies, stops, loops for ever or leaves too early would leave the others waiting without a word, and some
-   of these ways to fail end a job with exit code 0. So every rank shows signs of life (a few stores into memory that
-   its host shares), and under MPI three kinds of helper processes look after the ranks:
+       mpiexec
+         proxy of this host           the launcher's; it buries what it has started
+           guardian of rank 0         waits for rank 0, passes signals on to it, and ends non-zero if it fails
+             rank 0                   trains
+           guardian of rank 1
+             rank 1
+       usher of this host             hears each rank and each guardian, by a line each, until MPI has started
+       watcher of this host           looks at the board, from then on
 
-     an usher, one for each host, is there until MPI has started. It names the rank that ends in MPI_Init, or never comes
-     to it while the others wait there, and ends the job.
+       the board    failed   hung   watched   patience          what the ranks of a host share about failure
+         seat 0     state rank pid guardian | waiting stepping | moves ticks seen | step what | took
+         seat 1     the same of the next rank; only that rank writes there, all may read
 
-     a watcher, one for each host, forked by its first rank, reads the signs of life. When a rank fails, it writes one line
-     that names rank, host, step and what was being done, and kills the ranks of its host. It writes that line itself,
-     although nothing else in this library prints: the rank that should is dead, and mpiexec kills the others within two
-     milliseconds, before they could notice. It costs ten short looks a second.
+     usher     one for each host. It names a rank that ends in MPI_Init, or never comes to it while others
+               wait there, and ends the job.
 
-     a guardian, one for each rank, is the process that mpiexec started; the rank is its child. It makes sure that the job
-     does not end with 0, and that mpiexec does not act before the watcher has spoken.
+     watcher   one for each host. When a rank fails, it writes one line with rank, host, step and what was
+               being done, and kills the ranks of its host. It takes ten short looks a second.
 
-   They end with the job. dt_comm_world starts them all; dt_comm_watch starts a watcher alone, and says where it writes.
+     guardian  one for each rank: the process that mpiexec started, whose child the rank is. It makes sure
+               that the job does not end with 0, and that mpiexec does not act before the watcher has spoken.
+               It sees a rank that has said goodbye through MPI_Finalize. What a rank does after dt_comm_free
+               is its own affair.
 
-   Patience is counted only while nobody's work goes forward and at least one healthy rank waits inside this section,
-   so a rank that is slow, or waits, or loses its core to other programs, is not blamed. Outside of training steps
-   (loading, evaluating, saving) it is twelve times as long. A rank that a signal has stopped is named after the plain
-   patience even if the others still work. For MPI to start it is six times as long, or twelve times if ranks of other
-   hosts are missing, and only DTRAIN_PATIENCE can change it.
+   Patience is counted only while nobody's work goes forward and at least one healthy rank waits, so a rank
+   that is slow, or waits, or loses its core to other programs, is not blamed. Outside of training steps
+   (loading, evaluating, saving) it is twelve times as long. A rank that a signal has stopped is named after
+   the plain patience even if the others still work. For MPI to start it is six times as long, or twelve times
+   if ranks of other hosts are missing, and only DTRAIN_PATIENCE can change it.
 
-   Over several hosts, the first rank of each sends the others a heartbeat: a host whose ranks all hang is missed there.
+   To read: the pulse and the board [E4.1], then what one look makes of them, dti_look in [E4.3], which
+   threads use as well: there every rank that waits also watches. Then the helpers: watcher [E4.4], usher
+   [E4.5], guardian [E4.6]. Hosts have no board in common, and send each other beats [E4.2]. dt_comm_world
+   [E4.7] starts it all. */
 
-   A rank that has said goodbye is seen through MPI_Finalize by its guardian, which ends it after the plain patience. What a rank
-   does after dt_comm_free is its own affair. */
+/* ==== [E4.1] Signs of life ==================================================
+
+   What a rank stores costs it nothing: no lock, no system call. `moves` counts whatever brings its work
+   forward, `ticks` the tests that found nothing while it waits. A rank whose numbers stand still is stuck;
+   one whose ticks alone go on waits for another; and so the one that neither moves nor waits is the one to
+   blame. */
 #ifdef DTI_DECLARE
 
-/* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to name; and
-   dt_comm_phase for what is no step: "loading data", "evaluating". A few stores. 47 letters of `what` are kept; comm may
-   be NULL. */
+/* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to
+   name; and dt_comm_phase for what is no step: "loading data", "evaluating". A few stores. 47 letters of
+   `what` are kept; comm may be NULL. */
 DT_API void dt_comm_progress(dt_comm *comm, uint64_t step, const char *what);
 DT_API void dt_comm_phase(dt_comm *comm, const char *what);
 
-/* Seconds, below four million; 0 is the default: the larger of 5 seconds and 100 median steps. Environment: DTRAIN_PATIENCE. */
+/* Seconds, below four million; 0 is the default: the larger of 5 seconds and 100 median steps. Environment:
+   DTRAIN_PATIENCE. */
 DT_API void dt_comm_set_patience(dt_comm *comm, double seconds);
 
-/* Starts this host's watcher, which writes to the file descriptor fd (2: standard error), or nowhere but still ends the
-   job (-1). dt_comm_world has done it already, unless the environment says DTRAIN_WATCH=off; for dt_comm_mpi and
-   dt_comm_from_mpi it is yours to call, on every rank, before much memory is in use. Without a watcher, and between
-   threads, the ranks that wait watch the others, and return DT_ECOMM. DT_ECOMM if it cannot be started. */
+/* Starts this host's watcher, which writes to the file descriptor fd (2: standard error), or nowhere but
+   still ends the job (-1). dt_comm_world has done it already, unless the environment says DTRAIN_WATCH=off;
+   for dt_comm_mpi and dt_comm_from_mpi it is yours to call, on every rank, before much memory is in use.
+   Without a watcher, and between threads, the ranks that wait watch the others, and return DT_ECOMM. DT_ECOMM
+   if it cannot be started. */
 DT_API dt_err dt_comm_watch(dt_comm *comm, int fd);
 
-/* True on the first rank of a host that asks: it is the one to print its error, then to call dt_comm_abort. Where an error
-   meets every rank alike, that makes one line of many. True for NULL: who has no communicator speaks for itself. */
+/* True on the first rank of a host that asks: it is the one to print its error, then to call dt_comm_abort.
+   Where an error meets every rank alike, that makes one line of many. True for NULL: who has no communicator
+   speaks for itself. */
 DT_API bool dt_comm_may_speak(dt_comm *comm);
 
 /* That line: "rank 2 (vm), step 17: " and dt_error(). With one rank, or NULL: dt_error() alone. */
 DT_API void dt_comm_complaint(const dt_comm *comm, char *text, size_t size);
 
-/* DT_ECOMM on every rank, naming the first rank that differs and what differs, unless `hash` is the same on all. A rank is
-   said to differ from what most have; where no value has most, from rank 0. */
+/* DT_ECOMM on every rank, naming the first rank that differs and what differs, unless `hash` is the same on
+   all. A rank is said to differ from what most have; where no value has most, from rank 0. */
 DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
 
 #endif /* DTI_DECLARE */
@@ -11336,13 +11401,144 @@ DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
 #include <signal.h>
 #include <sys/wait.h>
 #ifdef __linux__
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #endif
 #endif
+
+/* A rank's signs of life. Only it writes here; the ranks of its host and their watcher read. */
+enum { DTI_UNBORN, DTI_RUNNING, DTI_GONE };   /* state: GONE has said goodbye */
+typedef struct dti_pulse {
+    _Alignas(64) _Atomic int state;
+    _Atomic int rank, pid, guardian;  /* guardian: the process that waits for pid to end; 0: there is none */
+    _Atomic int waiting;              /* inside of a wait [E2.2] */
+    _Atomic int stepping;             /* in a training step, rather than loading, evaluating, saving */
+    _Atomic uint64_t moves;           /* counts whatever brings the work forward */
+    _Atomic uint64_t ticks;           /* counts tests that found nothing: alive, but waiting */
+    _Atomic uint64_t seen;            /* when that last happened, in nanoseconds */
+    _Atomic int64_t  step;            /* -1 before the first */
+    _Atomic uint64_t what[6];         /* 47 letters: a tensor, or what is being done */
+    _Atomic uint32_t took[16];        /* microseconds of the last steps */
+} dti_pulse;
+
+/* What the ranks of a host share about failure: this, then a pulse for each of them. */
+typedef struct dti_board {
+    _Alignas(64) _Atomic int failed;  /* 1 + the first rank that failed */
+    _Atomic int hung;                 /* it has not come back since */
+    _Atomic int watched;              /* by a watcher process; else each waiting rank watches the others */
+    _Atomic uint32_t patience;        /* milliseconds; 0: the default */
+} dti_board;
+
+/* What a watcher remembers of a rank from look to look. */
+typedef struct dti_glance { uint64_t moves, ticks; double silent, stopped; uint32_t looks; } dti_glance;
+typedef struct dti_watch { double looked, still; uint64_t moves; } dti_watch;
+
+/* What a rank keeps for itself about that. */
+struct dti_signs {
+    dti_board  *board;                /* NULL: the ranks of this host share no memory */
+    dti_pulse  *pulse;                /* ours, on the board; never NULL */
+    dti_pulse   own;                  /* where there is no board */
+    void       *mapped;               /* the board, where we and our watcher alone see it; else NULL */
+    size_t      mapped_bytes;
+    uint64_t    moves, steps;
+    double      step_began;
+    dti_watch   watch;
+    dti_glance *glance;               /* of each rank of this host */
+    struct dti_guard *guard;          /* NULL: there is none */
+    long        watcher;              /* its process, where we have started it */
+    struct dti_peer *peer;            /* of each host, where there are several and we are a first rank */
+    double      beaten, still;        /* when beats were last looked after; seconds without a move here */
+    uint64_t    still_moves;
+};
+
+#ifdef DTRAIN_WITH_MPI
+typedef struct dti_lines { int rank, guardians, ranks; } dti_lines;  /* two lines to the usher; -1: none */
+
+/* What a rank and its guardian share. */
+struct dti_guard {
+    _Atomic int farewell, hosts, rank, seat;
+    _Atomic int orphaned;             /* the process that started the guardian has ended */
+    double patience;                  /* with MPI_Finalize, in seconds; set before farewell says ENDING */
+    char host[DTI_HOST];
+    dti_lines lines;                  /* to the usher */
+};
+#endif
+
+/* Signs of life that nobody sees yet. */
+static struct dti_signs *dti_signs_new(void) {
+    struct dti_signs *l = dti_alloc(sizeof *l);
+    if (!l) return NULL;
+    l->pulse = &l->own;
+    l->own.step = -1;
+    return l;
+}
+
+static size_t dti_board_bytes(int ranks) { return sizeof(dti_board) + (size_t)ranks * sizeof(dti_pulse); }
+
+static dti_pulse *dti_pulse_at(const dt_comm *c, int seat) {
+    return (dti_pulse *)(void *)(c->signs->board + 1) + seat;
+}
+
+static void dti_be_patient(dt_comm *c, double seconds) {
+    dti_board *board = c->signs->board;
+    if (board && seconds >= 0.0 && seconds < 4e6) DTI_SET(board->patience, (uint32_t)(seconds * 1000.0));
+}
+
+/* Takes this rank's place on the board, which the backend has filled with zeros; gives it up where there is
+   none. */
+static dt_err dti_take_seat(dt_comm *c, struct dti_board *board, size_t mapped) {
+    const char *patience = getenv("DTRAIN_PATIENCE");
+    struct dti_signs *l = c->signs;
+    double seconds;
+    if (!l->glance) l->glance = dti_alloc((size_t)c->here * sizeof *l->glance);
+    if (!l->glance) return DT_ENOMEM;
+    l->board = board;
+    l->pulse = board ? dti_pulse_at(c, c->seat) : &l->own;
+    if (mapped) l->mapped = board, l->mapped_bytes = mapped;
+    if (!board) return DT_OK;
+    DTI_SET(l->pulse->step, -1);
+    DTI_SET(l->pulse->rank, c->rank);
+    DTI_SET(l->pulse->pid, dti_process());
+    atomic_store_explicit(&l->pulse->state, DTI_RUNNING, memory_order_release);
+    if (patience && dt_number_parse(patience, &seconds) == DT_OK) dti_be_patient(c, seconds);
+    return DT_OK;
+}
+
+static void dti_leave_seat(dt_comm *c) {
+    atomic_store_explicit(&c->signs->pulse->state, DTI_GONE, memory_order_release);
+}
+
+static void dti_signs_free(dt_comm *c) {
+#ifdef DTRAIN_WITH_MPI
+    if (c->signs->mapped) dti_unmap(c->signs->mapped, c->signs->mapped_bytes);
+#endif
+    dti_release(c->signs->glance);
+    dti_release(c->signs);
+    c->signs = NULL;
+}
+
+static bool dti_fails_first(dt_comm *c) {
+    int failed = 0;
+    return atomic_compare_exchange_strong(&c->signs->board->failed, &failed, c->rank + 1)
+        || failed == c->rank + 1;
+}
+
+DTI_LOCAL int dti_failed_rank(struct dti_board *b, bool *hung) {
+    *hung = atomic_load(&b->hung) != 0;
+    return atomic_load(&b->failed) - 1;
+}
+
+static void dti_moved(dt_comm *c) { DTI_SET(c->signs->pulse->moves, ++c->signs->moves); }
+
+static void dti_waits(dt_comm *c, bool waits) { DTI_SET(c->signs->pulse->waiting, waits); }
+
+DT_API void dt_comm_set_patience(dt_comm *c, double seconds) {
+    DTI_NEED(c, "comm", );
+    if (seconds >= 0.0 && seconds < 4e6) dti_be_patient(c, seconds);
+    else (void)dt_fail(DT_EARG, "patience of %g seconds; needs 0 to 4000000", seconds);
+}
 
 static void dti_pulse_say(dti_pulse *p, const char *what) {
     char text[sizeof p->what] = "";
@@ -11352,14 +11548,185 @@ static void dti_pulse_say(dti_pulse *p, const char *what) {
     for (size_t i = 0; i < sizeof word / sizeof *word; ++i) DTI_SET(p->what[i], word[i]);
 }
 
+static bool dti_running(const dt_comm *c, int seat) {
+    return atomic_load_explicit(&dti_pulse_at(c, seat)->state, memory_order_acquire) == DTI_RUNNING;
+}
+
+static double dti_median_step(const dti_pulse *p) {
+    uint32_t took[16], n = 0;
+    for (int i = 0; i < 16; ++i) {
+        uint32_t x = DTI_GET(p->took[i]), at = n;
+        if (!x) continue;
+        for (; at > 0 && took[at - 1] > x; --at) took[at] = took[at - 1];
+        took[at] = x, ++n;
+    }
+    return n ? took[n / 2] * 1e-6 : 0.0;
+}
+
+static double dti_patience(const dt_comm *c) {
+    double said = DTI_GET(c->signs->board->patience) * 1e-3, patience = 5.0;
+    if (said > 0.0) return said;
+    for (int i = 0; i < c->here; ++i) {
+        double steps = 100.0 * dti_median_step(dti_pulse_at(c, i));
+        if (steps > patience) patience = steps;
+    }
+    return patience;
+}
+
+static bool dti_under_mpi(const dt_comm *c) { return c->backend->name[0] == 'M'; }
+#endif
+
+/* ==== [E4.2] Heartbeats between hosts =====================================
+
+   A watcher sees its own host only. So the first rank of each host tells the first ranks of the others twice
+   a second where it is, as long as it comes by: in a wait, at a step, at a phase. Who waits, on a host where
+   all wait and nothing moves, and has not heard from another host for the whole patience, names that host's
+   first rank. */
+#ifdef DTI_IMPLEMENT
+#ifdef DTRAIN_WITH_MPI
+
+typedef struct dti_beat {
+    int64_t  step;
+    uint64_t what[6];
+    int32_t  rank, pid, stepping, leaving;
+    int32_t  gone;                /* a rank of this host that has said goodbye; -1: none has */
+    float    still;  /* seconds for which all ranks of this host have waited, and none has moved */
+} dti_beat;
+struct dti_peer {
+    dti_beat    in, out, last;
+    MPI_Request coming, going;
+    uint64_t    got, sent;
+    double      silent, told;  /* seconds since the last beat, as counted while we wait; when ours was sent */
+};
+
+static void dti_beats_start(dt_comm *c) {
+    if (c->hosts < 2 || c->seat != 0 || !c->signs->board) return;
+    c->signs->peer = dti_alloc((size_t)c->hosts * sizeof *c->signs->peer);
+    for (int h = 0; h < c->hosts && c->signs->peer; ++h) {
+        struct dti_peer *p = &c->signs->peer[h];
+        p->coming = p->going = MPI_REQUEST_NULL;
+        p->last.rank = -1;  /* nothing is known of it, and it is not blamed */
+        if (h != c->away) MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->mpi->leaders, &p->coming);
+    }
+}
+
+/* True if all ranks of this host wait that have not said goodbye; *gone becomes one that has. */
+static bool dti_all_wait(const dt_comm *c, int *gone) {
+    *gone = -1;
+    for (int i = 0; i < c->here; ++i)
+        if (!dti_running(c, i)) *gone = DTI_GET(dti_pulse_at(c, i)->rank);
+        else if (!DTI_GET(dti_pulse_at(c, i)->waiting)) return false;
+    return true;
+}
+
+static void dti_beat_send(dt_comm *c, int host) {
+    struct dti_peer *p = &c->signs->peer[host];
+    const bool leaving = DTI_GET(c->signs->pulse->state) == DTI_GONE;
+    int free_again = 0, gone;
+    const bool wait = dti_all_wait(c, &gone);
+    MPI_Test(&p->going, &free_again, MPI_STATUS_IGNORE);
+    if (!free_again && !leaving) return;  /* the other side is slow: one at a time is enough */
+    if (!free_again) MPI_Wait(&p->going, MPI_STATUS_IGNORE);
+    const dti_pulse *own = c->signs->pulse;
+    p->out = (dti_beat){ .step = DTI_GET(own->step), .rank = c->rank, .pid = DTI_GET(own->pid),
+                         .stepping = DTI_GET(own->stepping), .leaving = leaving, .gone = gone,
+                         .still = wait ? (float)c->signs->still : 0.0f };
+    for (int i = 0; i < 6; ++i) p->out.what[i] = DTI_GET(own->what[i]);
+    MPI_Isend(&p->out, (int)sizeof p->out, MPI_BYTE, host, 0, c->mpi->leaders, &p->going);
+    ++p->sent;
+}
+
+static void dti_beats(dt_comm *c, bool at_once) {
+    const double now = c->signs->peer ? dt_now() : 0.0, passed = now - c->signs->beaten;
+    if (!c->signs->peer || (passed < 0.1 && !at_once)) return;
+    c->signs->beaten = now;
+    for (int h = 0; h < c->hosts; ++h) {
+        struct dti_peer *p = &c->signs->peer[h];
+        if (h == c->away) continue;
+        p->silent += passed < 0.25 ? passed : 0.25;  /* who was away may not blame others */
+        for (int came = 1; MPI_Test(&p->coming, &came, MPI_STATUS_IGNORE) == MPI_SUCCESS && came;) {
+            p->last = p->in, p->silent = 0.0, ++p->got;
+            MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->mpi->leaders, &p->coming);
+        }
+        if (now < p->told + 0.5 && !at_once) continue;
+        p->told = now;
+        dti_beat_send(c, h);
+    }
+    uint64_t moves = 0;
+    for (int i = 0; i < c->here; ++i) moves += DTI_GET(dti_pulse_at(c, i)->moves);
+    const bool moved = moves != c->signs->still_moves;
+    c->signs->still = moved ? 0.0 : c->signs->still + (passed < 0.25 ? passed : 0.25);
+    c->signs->still_moves = moves;
+}
+
+/* Called in a wait. DT_ECOMM if a host from which this one waits for something has gone silent; or if all
+   hosts do nothing but wait. */
+static dt_err dti_miss_a_host(dt_comm *c) {
+    int gone, standing = 1;
+    /* who does not may be the one: our watcher sees to that */
+    if (!c->signs->peer || c->signs->still < 0.1 || !dti_all_wait(c, &gone)) return DT_OK;
+    const double patience = dti_patience(c);
+    for (int h = 0; h < c->hosts; ++h) {
+        const struct dti_peer *p = &c->signs->peer[h];
+        /* a second more than its own watcher takes, which knows better, and should be the one to speak */
+        const double enough = 1.0 + (p->last.stepping || p->last.leaving ? patience : 12.0 * patience);
+        if (h != c->away && p->last.rank >= 0 && p->last.gone >= 0) gone = p->last.gone;
+        standing += h != c->away && p->last.rank >= 0 && (double)p->last.still > patience;
+        if (h == c->away || p->last.rank < 0 || c->signs->still <= enough || p->silent <= enough) continue;
+        char what[sizeof p->last.what], where[48] = "before the first step";
+        memcpy(what, p->last.what, sizeof what);
+        what[sizeof what - 1] = '\0';
+        if (p->last.step >= 0)
+            snprintf(where, sizeof where, "%s step %lld", p->last.leaving ? "after" : "in",
+                     (long long)p->last.step);
+        return dt_fail(DT_ECOMM, "rank %d (%s, process %d) %s, last seen %s%s%s%s; the others have waited "
+                       "%d s", (int)p->last.rank, dt_comm_host(c, p->last.rank), (int)p->last.pid,
+                       p->last.leaving ? "has left, though others wait for it" : "is not heard from",
+                       where, what[0] ? " (" : "", what, what[0] ? ")" : "", (int)c->signs->still);
+    }
+    if (standing < c->hosts || c->signs->still <= patience) return DT_OK;
+    if (gone >= 0)
+        return dt_fail(DT_ECOMM, "rank %d (%s) has left, though others wait for it", gone,
+                       dt_comm_host(c, gone));
+    return dt_fail(DT_ECOMM, "all ranks wait for each other: they do not call the same collectives");
+}
+
+/* Says goodbye, and takes in what is still under way: each tells the others how many beats it has sent. */
+static void dti_beats_stop(dt_comm *c) {
+    if (!c->signs->peer) return;
+    uint64_t *count = dti_alloc(2 * (size_t)c->hosts * sizeof *count);
+    dti_beats(c, true);
+    for (int h = 0; h < c->hosts && count; ++h) count[h] = c->signs->peer[h].sent;
+    if (count) MPI_Alltoall(count, 1, MPI_UINT64_T, count + c->hosts, 1, MPI_UINT64_T, c->mpi->leaders);
+    for (int h = 0; h < c->hosts && count; ++h) {
+        struct dti_peer *p = &c->signs->peer[h];
+        if (h == c->away) continue;
+        for (; p->got < count[c->hosts + h]; ++p->got) {
+            MPI_Wait(&p->coming, MPI_STATUS_IGNORE);
+            MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->mpi->leaders, &p->coming);
+        }
+        MPI_Cancel(&p->coming);
+        MPI_Wait(&p->coming, MPI_STATUS_IGNORE);
+        MPI_Wait(&p->going, MPI_STATUS_IGNORE);
+    }
+    dti_release(count);
+    dti_release(c->signs->peer);
+    c->signs->peer = NULL;
+}
+#else
+static void dti_beats(dt_comm *c, bool at_once) { (void)c, (void)at_once; }
+static dt_err dti_miss_a_host(dt_comm *c) { (void)c; return DT_OK; }
+#endif
+
 DT_API void dt_comm_progress(dt_comm *c, uint64_t step, const char *what) {
     if (!c) return;
-    dti_pulse *p = c->pulse;
+    dti_pulse *p = c->signs->pulse;
     const bool first = !DTI_GET(p->stepping);
     if (first || DTI_GET(p->step) != (int64_t)step) {
-        double now = dt_now(), took = (now - c->step_began) * 1e6;
-        if (DTI_GET(p->stepping)) DTI_SET(p->took[c->steps++ % 16], took < 4e9 ? (uint32_t)took : UINT32_MAX);
-        c->step_began = now;
+        double now = dt_now(), took = (now - c->signs->step_began) * 1e6;
+        if (DTI_GET(p->stepping))
+            DTI_SET(p->took[c->signs->steps++ % 16], took < 4e9 ? (uint32_t)took : UINT32_MAX);
+        c->signs->step_began = now;
         DTI_SET(p->seen, (uint64_t)(now * 1e9));
         DTI_SET(p->step, (int64_t)step);
         DTI_SET(p->stepping, 1);
@@ -11371,23 +11738,20 @@ DT_API void dt_comm_progress(dt_comm *c, uint64_t step, const char *what) {
 
 DT_API void dt_comm_phase(dt_comm *c, const char *what) {
     if (!c) return;
-    DTI_SET(c->pulse->stepping, 0);
-    dti_pulse_say(c->pulse, what);
+    DTI_SET(c->signs->pulse->stepping, 0);
+    dti_pulse_say(c->signs->pulse, what);
     dti_moved(c);
     dti_beats(c, true);
 }
+#endif
 
-static void dti_be_patient(dt_comm *c, double seconds) {
-    if (c->board && seconds >= 0.0 && seconds < 4e6) DTI_SET(c->board->patience, (uint32_t)(seconds * 1000.0));
-}
+/* ==== [E4.3] Who has failed =================================================
 
-DT_API void dt_comm_set_patience(dt_comm *c, double seconds) {
-    DTI_NEED(c, "comm", );
-    if (!(seconds >= 0.0 && seconds < 4e6)) { (void)dt_fail(DT_EARG, "patience of %g seconds; needs 0 to 4000000", seconds); return; }
-    dti_be_patient(c, seconds);
-}
-
-/* ---- sentences, built without the C library: after a fork only few of its functions may be called ---- */
+   One look at all ranks of the host. Whoever looks remembers a glance of each: since when neither its moves
+   nor its ticks have changed. Who looks: the watcher, ten times a second; and where there is none (threads;
+   DTRAIN_WATCH=off) each rank that waits, twenty times a second, after which all of them return DT_ECOMM. */
+#ifdef DTI_IMPLEMENT
+/* Sentences are built without the C library: after a fork only few of its functions may be called. */
 
 static void dti_add_text(char *text, size_t size, const char *more) {
     size_t n = 0;
@@ -11408,8 +11772,10 @@ typedef enum dti_fate { DTI_FINE, DTI_DEAD, DTI_STOPPED, DTI_STUCK, DTI_LEFT, DT
 
 /* "rank 1 (vm, process 4711) makes no progress, in step 17 (gradients); others have waited 5 s for it" */
 static void dti_obituary(const dt_comm *c, int seat, dti_fate fate, char *text, size_t size) {
-    static const char *const says[] = { "is well", "ended without saying goodbye", "is stopped by a signal", "makes no progress",
-        "has left, though others wait for it", "and the others wait for each other: they do not call the same collectives" };
+    static const char *const says[] = {
+        "is well", "ended without saying goodbye", "is stopped by a signal", "makes no progress",
+        "has left, though others wait for it",
+        "and the others wait for each other: they do not call the same collectives" };
     const dti_pulse *p = dti_pulse_at(c, seat);
     uint64_t word[sizeof p->what / 8];
     char what[sizeof word];
@@ -11423,37 +11789,17 @@ static void dti_obituary(const dt_comm *c, int seat, dti_fate fate, char *text, 
     dti_add_text(text, size, ", process "), dti_add_number(text, size, (uint64_t)DTI_GET(p->pid));
     dti_add_text(text, size, ") "), dti_add_text(text, size, says[fate]);
     if (DTI_GET(p->step) >= 0)
-        dti_add_text(text, size, DTI_GET(p->stepping) ? ", in step " : ", after step "), dti_add_number(text, size, (uint64_t)DTI_GET(p->step));
+        dti_add_text(text, size, DTI_GET(p->stepping) ? ", in step " : ", after step "),
+            dti_add_number(text, size, (uint64_t)DTI_GET(p->step));
     else dti_add_text(text, size, ", before the first step");
-    if (what[0]) dti_add_text(text, size, " ("), dti_add_text(text, size, what), dti_add_text(text, size, ")");
+    if (what[0])
+        dti_add_text(text, size, " ("), dti_add_text(text, size, what), dti_add_text(text, size, ")");
     else if (DTI_GET(p->waiting)) dti_add_text(text, size, " (in a collective)");
 }
 
-/* ---- one look at all ranks of the host ---- */
-
-static double dti_median_step(const dti_pulse *p) {
-    uint32_t took[16], n = 0;
-    for (int i = 0; i < 16; ++i) {
-        uint32_t x = DTI_GET(p->took[i]), at = n;
-        if (!x) continue;
-        for (; at > 0 && took[at - 1] > x; --at) took[at] = took[at - 1];
-        took[at] = x, ++n;
-    }
-    return n ? took[n / 2] * 1e-6 : 0.0;
-}
-
-static double dti_patience(const dt_comm *c) {
-    double said = DTI_GET(c->board->patience) * 1e-3, patience = 5.0;
-    if (said > 0.0) return said;
-    for (int i = 0; i < c->here; ++i) {
-        double steps = 100.0 * dti_median_step(dti_pulse_at(c, i));
-        if (steps > patience) patience = steps;
-    }
-    return patience;
-}
-
 #ifdef DTRAIN_WITH_MPI
-/* The letter that Linux gives to a process: R runs, S sleeps, T stopped, Z dead but not yet buried; ' ' if unknown. */
+/* The letter that Linux gives to a process: R runs, S sleeps, T stopped, Z dead but not yet buried; ' ' if
+   unknown. */
 static char dti_process_state(int pid) {
     char path[40] = "/proc/", text[512];
     dti_add_number(path, sizeof path, (uint64_t)pid), dti_add_text(path, sizeof path, "/stat");
@@ -11461,21 +11807,19 @@ static char dti_process_state(int pid) {
     if (file < 0) return ' ';
     ssize_t n = read(file, text, sizeof text);
     close(file);
-    while (n > 0 && text[n - 1] != ')') --n;                             /* the name before it may hold anything */
+    while (n > 0 && text[n - 1] != ')') --n;  /* the name before it may hold anything */
     return n > 0 && n + 1 < (ssize_t)sizeof text ? text[n + 1] : ' ';
 }
 
-static bool dti_gone(long pid) { return kill((pid_t)pid, 0) != 0 && errno == ESRCH; } /* there is no such process */
+/* there is no such process */
+static bool dti_gone(long pid) { return kill((pid_t)pid, 0) != 0 && errno == ESRCH; }
 #else /* threads have one process, which asks */
 static char dti_process_state(int pid) { return (void)pid, ' '; }
 static bool dti_gone(long pid) { return (void)pid, false; }
 #endif
 
-static bool dti_running(const dt_comm *c, int seat) {
-    return atomic_load_explicit(&dti_pulse_at(c, seat)->state, memory_order_acquire) == DTI_RUNNING;
-}
-
-/* Whether a signal has stopped the rank. Its guardian, to which a pid from mpiexec's list belongs, is asked for once a second. */
+/* Whether a signal has stopped the rank. Its guardian, to which a pid from mpiexec's list belongs, is asked
+   for once a second. */
 static bool dti_stopped(const dti_pulse *p, dti_glance *g) {
     int guardian = DTI_GET(p->guardian);
     if (g->silent > 0.4 && dti_process_state(DTI_GET(p->pid)) == 'T') return true;
@@ -11488,7 +11832,7 @@ static int dti_glances(dt_comm *c, double dt, bool processes) {
     int waiters = 0;
     for (int i = 0; i < c->here; ++i) {
         const dti_pulse *p = dti_pulse_at(c, i);
-        dti_glance *g = &c->glance[i];
+        dti_glance *g = &c->signs->glance[i];
         uint64_t m = DTI_GET(p->moves), t = DTI_GET(p->ticks);
         g->silent = m != g->moves || t != g->ticks ? 0.0 : g->silent + dt;
         g->moves = m, g->ticks = t;
@@ -11497,8 +11841,8 @@ static int dti_glances(dt_comm *c, double dt, bool processes) {
         g->stopped = stopped ? g->stopped + dt : 0.0;
         waiters += dti_running(c, i) && DTI_GET(p->waiting) && g->silent < 1.0;
     }
-    c->watch.still = moves == c->watch.moves && waiters ? c->watch.still + dt : 0.0;
-    c->watch.moves = moves;
+    c->signs->watch.still = moves == c->signs->watch.moves && waiters ? c->signs->watch.still + dt : 0.0;
+    c->signs->watch.moves = moves;
     return waiters;
 }
 
@@ -11507,91 +11851,103 @@ static int dti_culprit(const dt_comm *c) {
     int worst = -1;
     for (int waiting = 0; waiting < 2 && worst < 0; ++waiting)
         for (int i = 0; i < c->here; ++i) {
-            if (!dti_running(c, i) || DTI_GET(dti_pulse_at(c, i)->waiting) != waiting || c->glance[i].silent < (waiting ? 1.0 : 0.0)) continue;
-            if (worst < 0 || c->glance[i].silent > c->glance[worst].silent) worst = i;
+            if (!dti_running(c, i) || DTI_GET(dti_pulse_at(c, i)->waiting) != waiting
+                || c->signs->glance[i].silent < (waiting ? 1.0 : 0.0)) continue;
+            if (worst < 0 || c->signs->glance[i].silent > c->signs->glance[worst].silent) worst = i;
         }
     return worst;
 }
 
-/* The fate of the rank at *seat, which has failed; DTI_FINE if none has. A look that comes late counts for a quarter of a
-   second at most: who was away may not blame others. */
+/* The fate of the rank at *seat, which has failed; DTI_FINE if none has. A look that comes late counts for a
+   quarter of a second at most: who was away may not blame others. */
 static dti_fate dti_look(dt_comm *c, bool processes, int *seat) {
-    double now = dt_now(), dt = now - c->watch.looked, patience;
-    c->watch.looked = now;
+    double now = dt_now(), dt = now - c->signs->watch.looked, patience;
+    c->signs->watch.looked = now;
     int waiters = dti_glances(c, dt < 0.25 ? dt : 0.25, processes), others = 0, stopped = 0;
-    for (int i = 0; i < c->here; ++i) stopped += c->glance[i].stopped > 0.0, others += c->glance[i].silent < 0.4 || !dti_running(c, i);
-    if (c->watch.still == 0.0 && !stopped) return DTI_FINE;
+    for (int i = 0; i < c->here; ++i) {
+        stopped += c->signs->glance[i].stopped > 0.0;
+        others += c->signs->glance[i].silent < 0.4 || !dti_running(c, i);
+    }
+    if (c->signs->watch.still == 0.0 && !stopped) return DTI_FINE;
     patience = dti_patience(c);
     for (*seat = 0; *seat < c->here; ++*seat)
-        if (c->glance[*seat].stopped > patience && others) return DTI_STOPPED;
-    if (c->watch.still <= patience || !waiters) return DTI_FINE;
+        if (c->signs->glance[*seat].stopped > patience && others) return DTI_STOPPED;
+    if (c->signs->watch.still <= patience || !waiters) return DTI_FINE;
     *seat = dti_culprit(c);
     if (*seat >= 0) {
-        if (c->glance[*seat].stopped > 0.0) return DTI_STOPPED;
-        return DTI_GET(dti_pulse_at(c, *seat)->stepping) || c->watch.still > 12.0 * patience ? DTI_STUCK : DTI_FINE;
+        if (c->signs->glance[*seat].stopped > 0.0) return DTI_STOPPED;
+        return DTI_GET(dti_pulse_at(c, *seat)->stepping) || c->signs->watch.still > 12.0 * patience
+            ? DTI_STUCK : DTI_FINE;
     }
-    if (c->hosts > 1) return DTI_FINE;                                   /* they may wait for a rank that we do not see */
+    if (c->hosts > 1) return DTI_FINE;  /* they may wait for a rank that we do not see */
     for (*seat = 0; *seat < c->here; ++*seat)
         if (!dti_running(c, *seat)) return DTI_LEFT;
     *seat = 0;
     return DTI_CIRCLE;
 }
 
-/* ---- without a watcher: who waits, watches ---- */
-
-static bool dti_under_mpi(const dt_comm *c) { return c->backend->name[0] == 'M'; }
-
 static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
     int none = 0, rank = DTI_GET(dti_pulse_at(c, seat)->rank);
-    DTI_SET(c->board->hung, (int)fate);
-    return atomic_compare_exchange_strong(&c->board->failed, &none, rank + 1);
+    DTI_SET(c->signs->board->hung, (int)fate);
+    return atomic_compare_exchange_strong(&c->signs->board->failed, &none, rank + 1);
+}
+
+/* Another rank has failed. Under MPI it has said so, and everybody is being ended: to add a second line would
+   not help. */
+static dt_err dti_give_up(dt_comm *c, int failed) {
+    char text[320];
+    dti_fate fate = (dti_fate)DTI_GET(c->signs->board->hung);
+    int seat = 0;
+    while (seat + 1 < c->here && DTI_GET(dti_pulse_at(c, seat)->rank) != failed) ++seat;
+    if (dti_under_mpi(c) && !(fate && !DTI_GET(c->signs->board->watched))) dti_doze(3000000);
+    if (!fate) return dt_fail(DT_ECOMM, "rank %d gave up because rank %d failed", c->rank, failed);
+    dti_obituary(c, seat, fate, text, sizeof text);
+    return dt_fail(DT_ECOMM, "%s", text);
 }
 
 static dt_err dti_look_around(dt_comm *c) {
     int seat = -1;
     dti_fate fate = DTI_FINE;
     double now = dt_now();
-    DTI_SET(c->pulse->seen, (uint64_t)(now * 1e9));
+    DTI_SET(c->signs->pulse->seen, (uint64_t)(now * 1e9));
     dti_beats(c, false);
     DT_TRY(dti_miss_a_host(c));
-    if (c->size == 1 || !c->board || DTI_GET(c->board->watched) || now < c->watch.looked + 0.05) return DT_OK;
+    if (c->size == 1 || !c->signs->board || DTI_GET(c->signs->board->watched)
+        || now < c->signs->watch.looked + 0.05) return DT_OK;
     for (int i = 0; i < c->here && dti_under_mpi(c) && fate == DTI_FINE; ++i)
         if (dti_running(c, i) && dti_gone(DTI_GET(dti_pulse_at(c, i)->pid))) seat = i, fate = DTI_DEAD;
     if (fate == DTI_FINE) fate = dti_look(c, dti_under_mpi(c), &seat);
     if (fate == DTI_FINE) return DT_OK;
     (void)dti_blame(c, seat, fate);
-    return dti_give_up(c, atomic_load(&c->board->failed) - 1);
+    return dti_give_up(c, atomic_load(&c->signs->board->failed) - 1);
 }
 
-/* Another rank has failed. Under MPI it has said so, and everybody is being ended: to add a second line would not help. */
-static dt_err dti_give_up(dt_comm *c, int failed) {
-    char text[320];
-    dti_fate fate = (dti_fate)DTI_GET(c->board->hung);
-    int seat = 0;
-    while (seat + 1 < c->here && DTI_GET(dti_pulse_at(c, seat)->rank) != failed) ++seat;
-    if (dti_under_mpi(c) && !(fate && !DTI_GET(c->board->watched))) dti_doze(3000000);
-    if (!fate) return dt_fail(DT_ECOMM, "rank %d gave up because rank %d failed", c->rank, failed);
-    dti_obituary(c, seat, fate, text, sizeof text);
-    return dt_fail(DT_ECOMM, "%s", text);
+static dt_err dti_idles(dt_comm *c) {
+    const dti_board *board = c->signs->board;
+    const int failed = board ? atomic_load_explicit(&board->failed, memory_order_acquire) : 0;
+    if (failed) return dti_give_up(c, failed - 1);
+    DTI_SET(c->signs->pulse->ticks, c->ticks);
+    return DT_OK;
 }
 
 static bool dti_speaks_first(dt_comm *c) {
-    int failed = 0;
     if (c->size == 1) return true;
-    dti_doze(300000l * (c->away < 5 ? c->away : 5)); /* what meets every host alike is said on the first, and then all are ended */
-    if (!c->board) return true;
-    if (atomic_compare_exchange_strong(&c->board->failed, &failed, c->rank + 1) || failed == c->rank + 1) return true;
-    return DTI_GET(c->board->hung) && !DTI_GET(c->board->watched) && !atomic_exchange(&c->board->watched, 1);
+    /* what meets every host alike is said on the first, and then all are ended */
+    dti_doze(300000l * (c->away < 5 ? c->away : 5));
+    if (!c->signs->board || dti_fails_first(c)) return true;
+    return DTI_GET(c->signs->board->hung) && !DTI_GET(c->signs->board->watched)
+        && !atomic_exchange(&c->signs->board->watched, 1);
 }
 
 DT_API bool dt_comm_may_speak(dt_comm *c) { return !c || dti_speaks_first(c); }
 
 DT_API void dt_comm_complaint(const dt_comm *c, char *text, size_t size) {
     DTI_NEED(text || size == 0, "text", );
-    int64_t step = c ? DTI_GET(c->pulse->step) : -1;
+    int64_t step = c ? DTI_GET(c->signs->pulse->step) : -1;
     if (!c || c->size == 1) snprintf(text, size, "%s", dt_error());
     else if (step < 0) snprintf(text, size, "rank %d (%s): %s", c->rank, c->host[c->rank], dt_error());
-    else snprintf(text, size, "rank %d (%s), step %lld: %s", c->rank, c->host[c->rank], (long long)step, dt_error());
+    else snprintf(text, size, "rank %d (%s), step %lld: %s", c->rank, c->host[c->rank], (long long)step,
+                  dt_error());
 }
 
 /* The rank whose value differs from most; -1 if none does. */
@@ -11614,170 +11970,179 @@ DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
     if (c->size == 1) return DT_OK;
     DT_TRY(dt_allgather(c, mine, sizeof mine, c->compared));
     const int other = dti_odd_one(c->compared + 1, 2, c->size), odd = dti_odd_one(c->compared, 2, c->size);
-    if (other >= 0) return dt_fail(DT_ECOMM, "rank %d (%s) is elsewhere in the program: it does not compare \"%s\"", other, c->host[other], what);
-    if (odd >= 0) return dt_fail(DT_ECOMM, "rank %d (%s) differs from the others in %s", odd, c->host[odd], what);
+    if (other >= 0)
+        return dt_fail(DT_ECOMM, "rank %d (%s) is elsewhere in the program: it does not compare \"%s\"",
+                       other, c->host[other], what);
+    if (odd >= 0)
+        return dt_fail(DT_ECOMM, "rank %d (%s) differs from the others in %s", odd, c->host[odd], what);
     return DT_OK;
 }
-
-/* ---- heartbeats between hosts ----
-
-   A watcher sees its own host only. So the first rank of each host tells the first ranks of the others twice a second where it
-   is, as long as it comes by: in a wait, at a step, at a phase. Who waits, on a host where all wait and nothing moves, and has
-   not heard from another host for the whole patience, names that host's first rank. */
-#ifdef DTRAIN_WITH_MPI
-
-typedef struct dti_beat {
-    int64_t  step;
-    uint64_t what[6];
-    int32_t  rank, pid, stepping, leaving;
-    int32_t  gone;                /* a rank of this host that has said goodbye; -1: none has */
-    float    still;               /* seconds for which all ranks of this host have waited, and none has moved */
-} dti_beat;
-struct dti_peer {
-    dti_beat    in, out, last;
-    MPI_Request coming, going;
-    uint64_t    got, sent;
-    double      silent, told;     /* seconds since the last beat, as counted while we wait; when ours was sent */
-};
-
-static void dti_beats_start(dt_comm *c) {
-    if (c->hosts < 2 || c->seat != 0 || !c->board) return;
-    c->peer = dti_alloc((size_t)c->hosts * sizeof *c->peer);
-    for (int h = 0; h < c->hosts && c->peer; ++h) {
-        struct dti_peer *p = &c->peer[h];
-        p->coming = p->going = MPI_REQUEST_NULL;
-        p->last.rank = -1;                                               /* nothing is known of it, and it is not blamed */
-        if (h != c->away) MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->leaders, &p->coming);
-    }
-}
-
-/* True if all ranks of this host wait that have not said goodbye; *gone becomes one that has. */
-static bool dti_all_wait(const dt_comm *c, int *gone) {
-    *gone = -1;
-    for (int i = 0; i < c->here; ++i)
-        if (!dti_running(c, i)) *gone = DTI_GET(dti_pulse_at(c, i)->rank);
-        else if (!DTI_GET(dti_pulse_at(c, i)->waiting)) return false;
-    return true;
-}
-
-static void dti_beat_send(dt_comm *c, int host) {
-    struct dti_peer *p = &c->peer[host];
-    const bool leaving = DTI_GET(c->pulse->state) == DTI_GONE;
-    int free_again = 0, gone;
-    const bool wait = dti_all_wait(c, &gone);
-    MPI_Test(&p->going, &free_again, MPI_STATUS_IGNORE);
-    if (!free_again && !leaving) return;                                 /* the other side is slow: one at a time is enough */
-    if (!free_again) MPI_Wait(&p->going, MPI_STATUS_IGNORE);
-    p->out = (dti_beat){ .step = DTI_GET(c->pulse->step), .rank = c->rank, .pid = DTI_GET(c->pulse->pid),
-                         .stepping = DTI_GET(c->pulse->stepping), .leaving = leaving, .gone = gone, .still = wait ? (float)c->still : 0.0f };
-    for (int i = 0; i < 6; ++i) p->out.what[i] = DTI_GET(c->pulse->what[i]);
-    MPI_Isend(&p->out, (int)sizeof p->out, MPI_BYTE, host, 0, c->leaders, &p->going);
-    ++p->sent;
-}
-
-static void dti_beats(dt_comm *c, bool at_once) {
-    const double now = c->peer ? dt_now() : 0.0, passed = now - c->beaten;
-    if (!c->peer || (passed < 0.1 && !at_once)) return;
-    c->beaten = now;
-    for (int h = 0; h < c->hosts; ++h) {
-        struct dti_peer *p = &c->peer[h];
-        if (h == c->away) continue;
-        p->silent += passed < 0.25 ? passed : 0.25;                      /* who was away may not blame others */
-        for (int came = 1; MPI_Test(&p->coming, &came, MPI_STATUS_IGNORE) == MPI_SUCCESS && came;) {
-            p->last = p->in, p->silent = 0.0, ++p->got;
-            MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->leaders, &p->coming);
-        }
-        if (now < p->told + 0.5 && !at_once) continue;
-        p->told = now;
-        dti_beat_send(c, h);
-    }
-    uint64_t moves = 0;
-    for (int i = 0; i < c->here; ++i) moves += DTI_GET(dti_pulse_at(c, i)->moves);
-    c->still = moves == c->still_moves ? c->still + (passed < 0.25 ? passed : 0.25) : 0.0;
-    c->still_moves = moves;
-}
-
-/* Called in a wait. DT_ECOMM if a host from which this one waits for something has gone silent; or if all hosts do nothing but wait. */
-static dt_err dti_miss_a_host(dt_comm *c) {
-    int gone, standing = 1;
-    if (!c->peer || c->still < 0.1 || !dti_all_wait(c, &gone)) return DT_OK; /* who does not may be the one: our watcher sees to that */
-    const double patience = dti_patience(c);
-    for (int h = 0; h < c->hosts; ++h) {
-        const struct dti_peer *p = &c->peer[h];
-        /* a second more than its own watcher takes, which knows better, and whose line should be the only one */
-        const double enough = 1.0 + (p->last.stepping || p->last.leaving ? patience : 12.0 * patience);
-        if (h != c->away && p->last.rank >= 0 && p->last.gone >= 0) gone = p->last.gone;
-        standing += h != c->away && p->last.rank >= 0 && (double)p->last.still > patience;
-        if (h == c->away || p->last.rank < 0 || c->still <= enough || p->silent <= enough) continue;
-        char what[sizeof p->last.what], where[48] = "before the first step";
-        memcpy(what, p->last.what, sizeof what);
-        what[sizeof what - 1] = '\0';
-        if (p->last.step >= 0) snprintf(where, sizeof where, "%s step %lld", p->last.leaving ? "after" : "in", (long long)p->last.step);
-        return dt_fail(DT_ECOMM, "rank %d (%s, process %d) %s, last seen %s%s%s%s; the others have waited %d s", (int)p->last.rank,
-                       dt_comm_host(c, p->last.rank), (int)p->last.pid, p->last.leaving ? "has left, though others wait for it" : "is not heard from",
-                       where, what[0] ? " (" : "", what, what[0] ? ")" : "", (int)c->still);
-    }
-    if (standing < c->hosts || c->still <= patience) return DT_OK;
-    if (gone >= 0) return dt_fail(DT_ECOMM, "rank %d (%s) has left, though others wait for it", gone, dt_comm_host(c, gone));
-    return dt_fail(DT_ECOMM, "all ranks wait for each other: they do not call the same collectives");
-}
-
-/* Says goodbye, and takes in what is still under way: each tells the others how many beats it has sent. */
-static void dti_beats_stop(dt_comm *c) {
-    if (!c->peer) return;
-    uint64_t *count = dti_alloc(2 * (size_t)c->hosts * sizeof *count);
-    dti_beats(c, true);
-    for (int h = 0; h < c->hosts && count; ++h) count[h] = c->peer[h].sent;
-    if (count) MPI_Alltoall(count, 1, MPI_UINT64_T, count + c->hosts, 1, MPI_UINT64_T, c->leaders);
-    for (int h = 0; h < c->hosts && count; ++h) {
-        struct dti_peer *p = &c->peer[h];
-        if (h == c->away) continue;
-        for (; p->got < count[c->hosts + h]; ++p->got) {
-            MPI_Wait(&p->coming, MPI_STATUS_IGNORE);
-            MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->leaders, &p->coming);
-        }
-        MPI_Cancel(&p->coming);
-        MPI_Wait(&p->coming, MPI_STATUS_IGNORE);
-        MPI_Wait(&p->going, MPI_STATUS_IGNORE);
-    }
-    dti_release(count);
-    dti_release(c->peer);
-    c->peer = NULL;
-}
-#else
-static void dti_beats(dt_comm *c, bool at_once) { (void)c, (void)at_once; }
-static dt_err dti_miss_a_host(dt_comm *c) { (void)c; return DT_OK; }
 #endif
 
-/* What the launcher has said to this process. */
-static int dti_environment(const char *name, int otherwise) {
-    const char *text = getenv(name);
-    return text && *text ? atoi(text) : otherwise;
-}
+/* ==== [E4.4] The watcher ==================================================
 
-/* What launchers say in the environment: how many ranks there are, which one we are, how many are on this host. */
-typedef struct dti_launcher { const char *size, *rank, *here, *name; } dti_launcher;
-static const dti_launcher dti_launchers[] = {
-    { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI" },
-    { "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPICH" },
-    { "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "", "Slurm" } };
+   It has a session of its own, so that what ends the ranks does not end it. It holds no file but the one to
+   which it writes; mpiexec waits for that one to close, and so gets the line. A pidfd tells at once when a
+   process ends; where there is none, processes are asked for ten times a second. The first rank of the host
+   that wants a watcher forks it; it then knows all ranks by the board. */
+#ifdef DTI_IMPLEMENT
+#ifdef DTRAIN_WITH_MPI
 
-/* The launcher that has started several processes together, of which we are one. NULL: none has. */
-static const dti_launcher *dti_launch(int *ranks, int *rank) {
-    *ranks = *rank = 0;
-    for (size_t i = 0; i < sizeof dti_launchers / sizeof *dti_launchers; ++i) {
-        *ranks = dti_environment(dti_launchers[i].size, 0), *rank = dti_environment(dti_launchers[i].rank, 0);
-        if (*ranks > 1) return &dti_launchers[i];
+/* The end of a helper that has ended its host's ranks. Slurm does not end the other nodes' because of that,
+   unless srun was told --kill-on-bad-exit, and then not at once; so it is asked to. Not if the step is
+   another one, in which mpiexec was typed. */
+static void dti_watcher_leave(int size, int here) {
+    const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+    char name[64] = "";
+    if (here < size && job && step && dti_environment("SLURM_STEP_NUM_TASKS", 0) == size) {
+        dti_add_text(name, sizeof name, job), dti_add_text(name, sizeof name, ".");
+        dti_add_text(name, sizeof name, step);
+        execlp("scancel", "scancel", "--quiet", "--signal=KILL", name, (char *)NULL);
     }
-    return NULL;
+    _exit(0);
 }
 
-DTI_LOCAL int dti_launched_ranks(void) {
-    int ranks, rank;
-    return dti_launch(&ranks, &rank) ? ranks : 0;
+static void dti_watcher_detach(int fd, int other) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    setsid();
+    for (int number = 1; number < 32; ++number) {
+        bool ignore = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGPIPE;
+        action.sa_handler = ignore ? SIG_IGN : SIG_DFL;
+        sigaction(number, &action, NULL);
+    }
+    for (int i = 0; i < 1024; ++i)
+        if (i != fd && i != other) close(i);
+#if defined(__linux__) && defined(SYS_sched_setattr)
+    /* A short time slice: Linux then lets it run as soon as it wakes, also on a busy machine. It is not
+       needed, only quick. */
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t slice, deadline, period;
+    } fast = { .size = 48, .slice = 100000 };
+    syscall(SYS_sched_setattr, 0, &fast, 0);
+#endif
 }
 
-/* ---- the usher ----
+static void dti_watcher_kill(const dt_comm *c) {
+    for (int i = 0; i < c->here; ++i)
+        if (dti_running(c, i)) {
+            int guardian = DTI_GET(dti_pulse_at(c, i)->guardian);
+            kill((pid_t)DTI_GET(dti_pulse_at(c, i)->pid), SIGKILL);
+            if (guardian && c->signs->glance[i].stopped > 0.0) kill((pid_t)guardian, SIGKILL);
+        }
+}
+
+static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
+    char text[384] = "", about[320];
+    int waited = (int)c->signs->watch.still;
+    dti_obituary(c, seat, fate, about, sizeof about);
+    dti_add_text(text, sizeof text, "dtrain: "), dti_add_text(text, sizeof text, about);
+    if (fate != DTI_DEAD && waited > 0)
+        dti_add_text(text, sizeof text, "; the others have waited "),
+            dti_add_number(text, sizeof text, (uint64_t)waited), dti_add_text(text, sizeof text, " s");
+    dti_add_text(text, sizeof text, "\n");
+    if (dti_blame(c, seat, fate) && fd >= 0) { ssize_t n = write(fd, text, strlen(text)); (void)n; }
+    dti_watcher_kill(c);
+    dti_watcher_leave(c->size, c->here);
+}
+
+/* Of those that ended since the last look, the one seen alive longest ago: it went first, and mpiexec ended
+   the others. -1: nobody has failed. -2: nobody is left to watch. */
+static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
+    int first = -1, left = 0;
+    for (int i = 0; i < c->here; ++i) {
+        const dti_pulse *p = dti_pulse_at(c, i);
+        if (!dti_running(c, i) || process[i].fd == -2) { process[i].fd = -2; continue; }
+        bool dead = process[i].fd >= 0 ? process[i].revents != 0
+                  : dti_gone(DTI_GET(p->pid)) || dti_process_state(DTI_GET(p->pid)) == 'Z';
+        if (dead) process[i].fd = -2;  /* poll passes over it; and so do we, next time */
+        left += !dead;
+        if (dead && dti_running(c, i)
+            && (first < 0 || DTI_GET(p->seen) < DTI_GET(dti_pulse_at(c, first)->seen))) first = i;
+    }
+    return first >= 0 ? first : left ? -1 : -2;
+}
+
+/* Over several hosts: mpiexec has ended this host's part, because of a failure elsewhere that is named there.
+   A guardian outlives the death of its rank by a fifth of a second, unless that is how the rank was ended. */
+static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
+    const int guardian = c->hosts > 1 ? DTI_GET(dti_pulse_at(c, seat)->guardian) : 0;
+    /* a rank dies with its guardian a moment before that one is seen to be dead */
+    if (guardian) dti_doze(50000);
+    return guardian && (dti_gone(guardian) || dti_process_state(guardian) == 'Z');
+}
+
+static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
+    double failed_at = 0.0;
+    dti_watcher_detach(fd, fd);
+    for (int i = 0; i < c->here; ++i) {
+        process[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
+#if defined(__linux__) && defined(SYS_pidfd_open)
+        process[i].fd = (int)syscall(SYS_pidfd_open, DTI_GET(dti_pulse_at(c, i)->pid), 0);
+#endif
+    }
+    for (;;) {
+        int seat = -1;
+        poll(process, (nfds_t)c->here, 100);
+        int dead = dti_watcher_deaths(c, process);
+        if (dead == -2) _exit(0);
+        if (atomic_load(&c->signs->board->failed)) {  /* that rank speaks for itself, and ends the job */
+            if (failed_at == 0.0) failed_at = dt_now();
+            if (dead < 0 && dt_now() < failed_at + 2.0) continue;
+            dti_watcher_kill(c);
+            dti_watcher_leave(c->size, c->here);
+        }
+        /* said by the guardian */
+        if (dead >= 0 && c->signs->guard && atomic_load(&c->signs->guard->orphaned))
+            dti_watcher_kill(c), _exit(0);
+        if (dead >= 0 && dti_ended_by_launcher(c, dead)) _exit(0);
+        if (dead >= 0) dti_watcher_end(c, fd, dead, DTI_DEAD);
+        if (dt_now() < c->signs->watch.looked + 0.09) continue;
+        dti_fate fate = dti_look(c, true, &seat);
+        if (fate != DTI_FINE) dti_watcher_end(c, fd, seat, fate);
+    }
+}
+
+static dt_err dti_watcher_start(dt_comm *c, int fd) {
+    if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
+    if (!c->signs->board)
+        return dt_fail(DT_ECOMM, "no watcher: the ranks of %s share no memory", c->host[c->rank]);
+    /* by the first that comes here: rank 0 may have been told not to */
+    if (atomic_exchange(&c->signs->board->watched, 1)) return DT_OK;
+    struct pollfd *process = dti_alloc((size_t)c->here * sizeof *process);
+    pid_t child = process ? fork() : -1;
+    if (child == 0) dti_watcher_main(c, fd, process);
+    dti_release(process);
+    if (child < 0) DTI_SET(c->signs->board->watched, 0);
+    c->signs->watcher = child > 0 ? (long)child : 0;
+    return child > 0 ? DT_OK : dt_fail(DT_ECOMM, "no watcher: %s", strerror(errno));
+}
+
+static void dti_watcher_stop(dt_comm *c) {
+    if (!c->signs->watcher) return;
+    kill((pid_t)c->signs->watcher, SIGKILL);
+    while (waitpid((pid_t)c->signs->watcher, NULL, 0) < 0 && errno == EINTR) { }
+    c->signs->watcher = 0;
+}
+
+DT_API dt_err dt_comm_watch(dt_comm *c, int fd) {
+    DTI_NEED(c, "comm", DT_EARG);
+    return dti_watcher_start(c, fd);
+}
+#else
+DT_API dt_err dt_comm_watch(dt_comm *c, int fd) {
+    DTI_NEED(c, "comm", DT_EARG);
+    (void)fd;
+    return DT_OK;
+}
+#endif /* DTRAIN_WITH_MPI */
+#endif
+
+/* ==== [E4.5] The usher =====================================================
 
    Until MPI has started, the ranks of a host share nothing, and no launcher tells one that another has
    ended, or was never there. So the first of them that comes to dt_comm_world leaves an usher behind, with
@@ -11786,25 +12151,23 @@ DTI_LOCAL int dti_launched_ranks(void) {
    guardian is killed. On the other the rank says that it is through (MPI has started, and is watched), or
    that it fails. A rank that ends before that, or a start in which nobody gets through, is ended with a
    sentence. (The name is one of Linux's abstract ones, no file: nothing is left of it, however all ends.) */
+#ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
-
-static void dti_watcher_detach(int fd, int other);
-static void dti_watcher_leave(int size, int here);
-
-typedef struct dti_lines { int rank, guardians, ranks; } dti_lines;  /* two lines to the usher; -1: none */
-
 #ifdef __linux__
 enum { DTI_NEWS_COMES, DTI_NEWS_ENDED, DTI_NEWS_THROUGH, DTI_NEWS_FAILS };
 typedef struct dti_news { int what, rank, number; } dti_news; /* COMES: its process; ENDED: as waitpid says */
-typedef struct dti_guest { int pid, guardian, line; bool through, closed; } dti_guest; /* pid 0: it has not come */
+typedef struct dti_guest {
+    int pid, guardian, line;                          /* pid 0: it has not come */
+    bool through, closed;                             /* closed: its guardian's line, since the last look */
+} dti_guest;
 
 typedef struct dti_usher {
-    struct pollfd *line;                              /* 0: where lines come in; two for each rank that has come */
+    struct pollfd *line;                              /* 0: where lines come in; then two for each rank */
     dti_guest *guest;                                 /* size of them, by rank */
-    int size, here, lines, came, through;             /* here: the ranks of this host, by the launcher's word, or 0 */
+    int size, here, lines, came, through;             /* here: of this host, as the launcher says, or 0 */
     bool over;                                        /* everybody is ended, also who comes late */
     int speaker;                                      /* 1 + the rank that says why first; 0: nobody does */
-    int caller, parent;                               /* the rank that has called the usher, and its guardian */
+    int caller, parent;                               /* the rank that has called it, and its guardian */
     double waited, since, limit;                      /* seconds since the first came; since it is over */
     char host[DTI_HOST];
 } dti_usher;
@@ -11865,8 +12228,8 @@ static void dti_usher_miss(dti_usher *u, int rank, int status) {
     dti_usher_say(u, text);
 }
 
-/* The guardians of these ranks were killed since the last look. The launcher kills the others a few milliseconds
-   after the first, so that on a busy machine they are found together. */
+/* The guardians of these ranks were killed since the last look. The launcher kills the others a few
+   milliseconds after the first, so that on a busy machine they are found together. */
 static void dti_usher_miss_closed(dti_usher *u) {
     int first = -1, count = 0;
     char number[16], text[384] = "dtrain: one of the ranks";
@@ -11880,7 +12243,8 @@ static void dti_usher_miss_closed(dti_usher *u) {
     if (count == 1) dti_usher_miss(u, first, -1);
     if (count < 2) return;
     dti_add_text(text, sizeof text, count > 16 ? ", ... (" : " ("), dti_add_text(text, sizeof text, u->host);
-    dti_add_text(text, sizeof text, ") was killed with its guardian before MPI had started, and then the launcher ended the others\n");
+    dti_add_text(text, sizeof text, ") was killed with its guardian before MPI had started, and then ");
+    dti_add_text(text, sizeof text, "the launcher ended the others\n");
     dti_usher_say(u, text);
 }
 
@@ -11913,7 +12277,8 @@ static void dti_usher_give_up(dti_usher *u) {
                  ranks, reasons);
     else
         snprintf(whom, sizeof whom, "%s come on %s, but not all of the other hosts", ranks, u->host);
-    snprintf(text, sizeof text, "dtrain: MPI has not started in %.0f s: %s; a larger DTRAIN_PATIENCE waits longer\n",
+    snprintf(text, sizeof text,
+             "dtrain: MPI has not started in %.0f s: %s; a larger DTRAIN_PATIENCE waits longer\n",
              u->waited, whom);
     dti_usher_say(u, text);
 }
@@ -11952,28 +12317,29 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
             g->guardian = news.number, g->line = line->fd, ++u->came;
             (void)send(line->fd, "", 1, MSG_NOSIGNAL); /* it waits for this: from now on it is missed */
         }
-        g->pid = news.number;                         /* told twice: before its guardian forks it, and after */
+        g->pid = news.number;  /* told twice: before its guardian forks it, and after */
         if (u->over && !u->speaker) dti_usher_kill(g);
     } else if (news.what == DTI_NEWS_ENDED) dti_usher_miss(u, news.rank, news.number);
     else if (news.what == DTI_NEWS_THROUGH) g->through = true, ++u->through;
-    else if (!u->over) {                              /* what fails several ranks alike is said by the first */
+    else if (!u->over) {  /* what fails several ranks alike is said by the first */
         u->over = true, u->speaker = news.rank + 1;
         (void)send(line->fd, "", 1, MSG_NOSIGNAL);
     }
 }
 
 /* Once one rank is through, all have come; the usher stays until all that it knows are. When it is over,
-   it stays for those that come late, so that they do not call another one; and it stays for 1.5 s in all where
-   there are other hosts, because Slurm loses an order to end a step that it is still starting there [its other
-   node's ranks went on in 2 of 25 such starts]. */
+   it stays for those that come late, so that they do not call another one; and it stays for 1.5 s in all
+   where there are other hosts, because Slurm loses an order to end a step that it is still starting there
+   [its other node's ranks went on in 2 of 25 such starts]. */
 static void dti_usher_main(dti_usher *u) {
     dti_watcher_detach(2, u->line[0].fd);
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
         poll(u->line, (nfds_t)u->lines + 1, 100);
         now = dt_now(), passed = now - before < 0.25 ? now - before : 0.25;
-        for (int last = 0; last < 2; ++last)          /* guardians last: a rank may be through, and then end */
+        for (int last = 0; last < 2; ++last)  /* guardians last: a rank may be through, and then end */
             for (int i = 1; i <= u->lines; ++i)
-                if (u->line[i].fd >= 0 && u->line[i].revents && dti_usher_guardians(u, u->line[i].fd) == last) {
+                if (u->line[i].fd >= 0 && u->line[i].revents
+                    && dti_usher_guardians(u, u->line[i].fd) == last) {
                     dti_usher_hear(u, &u->line[i]);
                     u->line[i].revents = 0;
                 }
@@ -12001,7 +12367,7 @@ static bool dti_process_has(int pid, const char *name) {
     bool has = false;
     snprintf(path, sizeof path, "/proc/%d/environ", pid);
     FILE *file = fopen(path, "r");
-    size_t at = 0;                                    /* so many letters are as in the name; SIZE_MAX: no longer */
+    size_t at = 0;  /* so many letters are as in the name; SIZE_MAX: no longer */
     for (int letter; file && !has && (letter = getc(file)) != EOF;) {
         has = at == length && letter == '=';
         at = letter == '\0' ? 0 : at < length && letter == name[at] ? at + 1 : SIZE_MAX;
@@ -12044,14 +12410,16 @@ static dt_err dti_no_process(const char *what) {
     struct rlimit most;
     if (errno != EAGAIN || getrlimit(RLIMIT_NPROC, &most) != 0 || most.rlim_cur == RLIM_INFINITY)
         return dt_fail(DT_ECOMM, "no process for the %s of this rank: %s", what, strerror(errno));
-    return dt_fail(DT_ECOMM, "no process for the %s of this rank: all %llu that `ulimit -u` allows are in use",
+    return dt_fail(DT_ECOMM,
+                   "no process for the %s of this rank: all %llu that `ulimit -u` allows are in use",
                    what, (unsigned long long)most.rlim_cur);
 }
 
 /* Forks the usher, who listens at the door. */
 static dt_err dti_usher_start(int door, int size, int rank, int here) {
     const char *patience = getenv("DTRAIN_PATIENCE");
-    const double said = patience ? atof(patience) : 0.0;
+    double said = 0.0;
+    if (patience) (void)dt_number_parse(patience, &said);
     dti_usher u = { .size = size, .here = here, .caller = rank >= 0 && rank < size ? rank : 0,
                     .parent = (int)getpid(), .limit = 6.0 * (said > 0.0 ? said : 5.0) };
     u.line = dti_alloc((2 * (size_t)size + 1) * sizeof *u.line);
@@ -12068,7 +12436,7 @@ static dt_err dti_usher_start(int door, int size, int rank, int here) {
     return error;
 }
 
-/* A line to the usher, who is called if there is none yet. *line becomes -1 where there are no such sockets. */
+/* A line to the usher, who is called if there is none yet. *line becomes -1 where no such sockets are. */
 static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank, int here, int *line) {
     const struct sockaddr *address = (const struct sockaddr *)(const void *)name;
     for (int tries = 0; tries < 1000; ++tries) {
@@ -12099,42 +12467,30 @@ static dt_err dti_usher_call(dti_lines *l) {
     char answer;
     struct pollfd known = { .fd = l->guardians, .events = POLLIN };
     if (l->guardians >= 0 && poll(&known, 1, 3000) == 1) (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
-    return l->guardians < 0 ? DT_OK : dti_usher_line(&name, size, l->rank, dti_ranks_here(launcher), &l->ranks);
+    return l->guardians < 0 ? DT_OK
+        : dti_usher_line(&name, size, l->rank, dti_ranks_here(launcher), &l->ranks);
 }
 #endif
 #endif
+#endif
 
-/* ---- the guardian ----
+/* ==== [E4.6] The guardian ==================================================
 
-   mpiexec ends a job when one of its processes ends, but with exit code 0 in most runs if that one ended with 0 [measured:
-   MPICH 4.0.2, 16 of 16 on 2 ranks, 8 of 16 on 4]. And it kills the others so soon that nobody can tell who was first. So under
-   dt_comm_world the process that mpiexec started only waits: it forks before MPI_Init, and the child is the rank. When the rank
-   ends without a goodbye, the guardian gives the watcher time to speak, and then ends with a code that is not 0. Over several
-   hosts it kills itself instead: there mpiexec waits for ever if a process exits, whatever its code, and ends the job if one is
-   killed [measured: MPICH 4.0.2]. If the guardian is killed, the kernel kills the rank.
+   mpiexec ends a job when one of its processes ends, but with exit code 0 in most runs if that one ended with
+   0 [measured: MPICH 4.0.2, 16 of 16 on 2 ranks, 8 of 16 on 4]. And it kills the others so soon that nobody
+   can tell who was first. So under dt_comm_world the process that mpiexec started only waits: it forks before
+   MPI_Init, and the child is the rank. When the rank ends without a goodbye, the guardian gives the watcher
+   time to speak, and then ends with a code that is not 0. Over several hosts it kills itself instead: there
+   mpiexec waits for ever if a process exits, whatever its code, and ends the job if one is killed [measured:
+   MPICH 4.0.2]. If the guardian is killed, the kernel kills the rank.
 
-   It passes signals on; a request to end that comes again within half a second is the same one, sent to every process of the
-   job and by the launcher as well. It sees a rank through MPI_Finalize, when nobody else watches any more. And where the launcher
-   is killed, it ends the rank. */
+   It passes signals on; a request to end that comes again within half a second is the same one, sent to every
+   process of the job and by the launcher as well. It sees a rank through MPI_Finalize, when nobody else
+   watches any more. And where the launcher is killed, it ends the rank. */
+#ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
-struct dti_guard {
-    _Atomic int farewell, hosts, rank, seat;
-    _Atomic int orphaned;             /* the process that started the guardian has ended */
-    double patience;                  /* with MPI_Finalize, in seconds; set before farewell says ENDING */
-    char host[DTI_HOST];
-    dti_lines lines;                  /* to the usher */
-};
-
 #ifdef __linux__
-/* Zeroed memory that processes forked later see as well. NULL if there is none. */
-static void *dti_map(size_t bytes) {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
-static void dti_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
-
 typedef struct dti_guardian {
     struct dti_guard *guard;
     pid_t child, launcher, above;     /* above: what the launcher was started by */
@@ -12146,7 +12502,8 @@ typedef struct dti_guardian {
 static void dti_guardian_ends(dti_guardian *g, const char *why) {
     const struct dti_guard *about = g->guard;
     char text[256];
-    snprintf(text, sizeof text, "dtrain: rank %d (%s, process %d) %s\n", atomic_load(&about->rank), about->host, (int)g->child, why);
+    snprintf(text, sizeof text, "dtrain: rank %d (%s, process %d) %s\n", atomic_load(&about->rank),
+             about->host, (int)g->child, why);
     if (*why && atomic_load(&about->hosts)) { ssize_t n = write(2, text, strlen(text)); (void)n; }
     g->ended_it = true;
     kill(g->child, SIGKILL);
@@ -12157,36 +12514,43 @@ static void dti_guardian_pass(dti_guardian *g, int number) {
     const double now = dt_now();
     if (asks && g->asked[number] > 0.0 && now < g->asked[number] + 0.5) return;
     if (asks) g->asked[number] = now;
-    if (asks && atomic_load(&g->guard->farewell) == DTI_ENDING) dti_guardian_ends(g, ""); /* its work is done: nobody would hear it */
+    /* its work is done: nobody would hear it */
+    if (asks && atomic_load(&g->guard->farewell) == DTI_ENDING) dti_guardian_ends(g, "");
     else kill(g->child, number);
 }
 
-/* Four times a second. Of several ranks that do not end, one is to speak: a stopped one rather than one that does something,
-   and that rather than one that sleeps, because it waits for the others. */
+/* Four times a second. Of several ranks that do not end, one is to speak: a stopped one rather than one that
+   does something, and that rather than one that sleeps, because it waits for the others. */
 static void dti_guardian_look(dti_guardian *g) {
     char why[96];
     const double now = dt_now(), passed = now - g->looked;
     const int farewell = atomic_load(&g->guard->farewell), rank = atomic_load(&g->guard->rank);
-    /* one that a signal has stopped does not end when what is above it does: mpiexec, which would have ended us */
-    const bool lost = dti_process_state((int)g->launcher) == 'T' && dti_process_parent((int)g->launcher) != (int)g->above;
+    /* one that a signal has stopped does not end when what is above it does: mpiexec, which ends us else */
+    const bool lost = dti_process_state((int)g->launcher) == 'T'
+        && dti_process_parent((int)g->launcher) != (int)g->above;
     if (getppid() != g->launcher || lost) {
-        if (atomic_load(&g->guard->seat) > 0) dti_doze(500000);          /* the first one of the host speaks */
+        if (atomic_load(&g->guard->seat) > 0) dti_doze(500000);  /* the first one of the host speaks */
         atomic_store(&g->guard->orphaned, 1);
-        snprintf(why, sizeof why, "is ended, because what started it (process %d) has ended", (int)(lost ? g->above : g->launcher));
+        snprintf(why, sizeof why, "is ended, because what started it (process %d) has ended",
+                 (int)(lost ? g->above : g->launcher));
         dti_guardian_ends(g, atomic_load(&g->guard->seat) > 0 ? "" : why);
         return;
     }
     g->looked = now;
-    const char state = farewell == DTI_GOODBYE || farewell == DTI_ENDING ? dti_process_state((int)g->child) : ' ';
+    const bool leaves = farewell == DTI_GOODBYE || farewell == DTI_ENDING;
+    const char state = leaves ? dti_process_state((int)g->child) : ' ';
     g->late = farewell == DTI_ENDING || state == 'T' ? g->late + (passed < 0.5 ? passed : 0.5) : 0.0;
-    if (g->late <= g->guard->patience + (state == 'T' ? 0.0 : state == 'R' ? 0.5 : 1.0) + 0.05 * (rank < 20 ? rank : 20)) return;
-    snprintf(why, sizeof why, "has said goodbye, and does not come out of MPI_Finalize%s", state == 'T' ? ": a signal has stopped it" : "");
+    const double more = (state == 'T' ? 0.0 : state == 'R' ? 0.5 : 1.0) + 0.05 * (rank < 20 ? rank : 20);
+    if (g->late <= g->guard->patience + more) return;
+    snprintf(why, sizeof why, "has said goodbye, and does not come out of MPI_Finalize%s",
+             state == 'T' ? ": a signal has stopped it" : "");
     dti_guardian_ends(g, why);
 }
 
-/* A signal that mpiexec has passed on makes it take 0 for the exit code of each process that it has not buried when its pipes
-   close [read in MPICH 4.0.2]. It looks for the dead whenever a pipe brings something. So a helper keeps ours open: when the
-   guardian has ended, it lets go of the one, and of the other when the guardian is buried. */
+/* A signal that mpiexec has passed on makes it take 0 for the exit code of each process that it has not
+   buried when its pipes close [read in MPICH 4.0.2]. It looks for the dead whenever a pipe brings something.
+   So a helper keeps ours open: when the guardian has ended, it lets go of the one, and of the other when the
+   guardian is buried. */
 static void dti_guardian_linger(void) {
     const pid_t guardian = getpid();
     if (fork() != 0) return;
@@ -12206,10 +12570,10 @@ static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset
         const int number = sigtimedwait(all, NULL, &quarter);
         if (number > 0 && number != SIGCHLD) dti_guardian_pass(&g, number);
         if (!g.ended_it && dt_now() > g.looked + 0.2) dti_guardian_look(&g);
-        int how;                                                         /* of the rank, or of the usher: that is buried too */
-        for (pid_t dead; (dead = waitpid(-1, &how, WNOHANG)) > 0;)
+        pid_t dead;
+        for (int how; (dead = waitpid(-1, &how, WNOHANG)) > 0;)  /* the rank, or the usher, which it buries */
             if (dead == child) ended = dead, status = how;
-        if (ended != child && waitpid(child, &how, WNOHANG) < 0 && errno == ECHILD) break;
+        if (dead < 0 && errno == ECHILD) break;
     }
     dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
     const int farewell = atomic_load(&guard->farewell);
@@ -12232,7 +12596,7 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
     pid_t parent = getpid(), child;
     struct dti_guard *guard = *made = dti_map(sizeof *guard);
     if (!guard) return dt_fail(DT_ENOMEM, "no memory for a guardian");
-    guard->lines = (dti_lines){ 0, -1, -1 };                             /* one rank alone has nobody to wait for */
+    guard->lines = (dti_lines){ 0, -1, -1 };  /* one rank alone has nobody to wait for */
     if (dti_launched_ranks() > 1) DT_TRY(dti_usher_call(&guard->lines));
     signal(SIGCHLD, SIG_DFL);
     sigfillset(&all);
@@ -12244,7 +12608,7 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
         dti_guardian_main(guard, child, &all);
     }
     if (child == 0) {
-        setpgid(0, 0);                                                   /* a signal to the group comes once: from the guardian */
+        setpgid(0, 0);  /* a signal to the group comes once: from the guardian */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
         if (guard->lines.guardians >= 0) close(guard->lines.guardians);
@@ -12267,166 +12631,77 @@ static void dti_start_over(const struct dti_guard *guard, bool well) {
 #else
 static dt_err dti_guardian_start(struct dti_guard **guard) { return (void)guard, DT_OK; }
 static void dti_start_over(const struct dti_guard *guard, bool well) { (void)guard, (void)well; }
-static void *dti_map(size_t bytes) { (void)bytes; return NULL; }
-static void dti_unmap(void *memory, size_t bytes) { (void)memory, (void)bytes; }
 #endif
 
+#endif /* DTRAIN_WITH_MPI */
+#endif
+
+/* ==== [E4.7] The start and the end of a job =================================
+
+   dt_comm_world calls the usher, forks the guardian, starts MPI, starts the watcher, and lets the usher go,
+   in that order, so that at each moment somebody watches. The end runs through what a rank tells its
+   guardian:
+
+       SILENT --> GOODBYE ----> ENDING -------------> ENDED
+                  beats stop    all have said it:     out of MPI_Finalize
+                                the watcher stops
+
+   or is ABORTED: the job is to end, and a rank has said why. */
+#ifdef DTI_IMPLEMENT
+#ifdef DTRAIN_WITH_MPI
 static void dti_guard_hosts(dt_comm *c) {
-    if (!c->guard) return;
-    memcpy(c->guard->host, c->host[c->rank], DTI_HOST);
-    atomic_store(&c->guard->rank, c->rank);
-    atomic_store(&c->guard->seat, c->seat);
-    atomic_store(&c->guard->hosts, c->hosts);
+    if (!c->signs->guard) return;
+    memcpy(c->signs->guard->host, c->host[c->rank], DTI_HOST);
+    atomic_store(&c->signs->guard->rank, c->rank);
+    atomic_store(&c->signs->guard->seat, c->seat);
+    atomic_store(&c->signs->guard->hosts, c->hosts);
 }
 
 static void dti_farewell(dt_comm *c, int farewell) {
-    if (!c->guard) return;
-    if (farewell == DTI_GOODBYE) {                                       /* later the board is no longer there */
-        const double patience = c->board ? dti_patience(c) : 5.0;
-        c->guard->patience = patience > 2.0 ? patience : 2.0;
+    struct dti_guard *guard = c->signs->guard;
+    if (guard && farewell == DTI_GOODBYE) {  /* later the board is no longer there */
+        const double patience = c->signs->board ? dti_patience(c) : 5.0;
+        guard->patience = patience > 2.0 ? patience : 2.0;
     }
-    atomic_store(&c->guard->farewell, c->size == 1 && farewell != DTI_ABORTED ? DTI_ENDED : farewell);
-}
-#endif /* DTRAIN_WITH_MPI */
-
-/* ---- the watcher ----
-
-   It has a session of its own, so that what ends the ranks does not end it. It holds no file but the one to which it
-   writes; mpiexec waits for that one to close, and so gets the line. A pidfd tells at once when a process ends; where
-   there is none, processes are asked for ten times a second. */
-#ifdef DTRAIN_WITH_MPI
-
-/* The end of a helper that has ended its host's ranks. Slurm does not end the other nodes' because of that,
-   unless srun was told --kill-on-bad-exit, and then not at once; so it is asked to. Not if the step is
-   another one, in which mpiexec was typed. */
-static void dti_watcher_leave(int size, int here) {
-    const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
-    char name[64] = "";
-    if (here < size && job && step && dti_environment("SLURM_STEP_NUM_TASKS", 0) == size) {
-        dti_add_text(name, sizeof name, job), dti_add_text(name, sizeof name, ".");
-        dti_add_text(name, sizeof name, step);
-        execlp("scancel", "scancel", "--quiet", "--signal=KILL", name, (char *)NULL);
-    }
-    _exit(0);
+    if (guard) atomic_store(&guard->farewell, c->size == 1 && farewell != DTI_ABORTED ? DTI_ENDED : farewell);
+    if (farewell == DTI_GOODBYE) dti_beats_stop(c);
+    if (farewell == DTI_ENDING) dti_watcher_stop(c);
 }
 
-static void dti_watcher_detach(int fd, int other) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    setsid();
-    for (int number = 1; number < 32; ++number) {
-        bool ignore = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGPIPE;
-        action.sa_handler = ignore ? SIG_IGN : SIG_DFL;
-        sigaction(number, &action, NULL);
-    }
-    for (int i = 0; i < 1024; ++i)
-        if (i != fd && i != other) close(i);
-#if defined(__linux__) && defined(SYS_sched_setattr)
-    /* A short time slice: Linux then lets it run as soon as it wakes, also on a busy machine. It is not needed, only quick. */
-    struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t slice, deadline, period; } fast =
-        { .size = 48, .slice = 100000 };
-    syscall(SYS_sched_setattr, 0, &fast, 0);
-#endif
+/* Who has not spoken leaves the end to who has: it may not have got its sentence out yet. */
+static bool dti_job_ends(dt_comm *c) {
+    const dti_board *board = c->signs->board;
+    if (c->size > 1 && !dti_speaks_first(c)) dti_doze(1000000);
+    dti_farewell(c, DTI_ABORTED);
+    /* then the watcher ends the others; over several hosts, the guardian's death does */
+    return c->hosts == 1 ? board && DTI_GET(board->watched) : c->signs->guard != NULL;
 }
 
-static void dti_watcher_kill(const dt_comm *c) {
-    for (int i = 0; i < c->here; ++i)
-        if (dti_running(c, i)) {
-            int guardian = DTI_GET(dti_pulse_at(c, i)->guardian);
-            kill((pid_t)DTI_GET(dti_pulse_at(c, i)->pid), SIGKILL);
-            if (guardian && c->glance[i].stopped > 0.0) kill((pid_t)guardian, SIGKILL);
-        }
+DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
+    const char *watch = getenv("DTRAIN_WATCH");
+    int started = 0;
+    MPI_Initialized(&started);
+    bool watched = !(watch && strcmp(watch, "off") == 0);
+    /* mpiexec -n 1: see the guardian */
+    bool guarded = watched && !started && (dti_launched_ranks() > 1 || getenv("PMI_RANK"));
+    struct dti_guard *guard = NULL;
+    dt_comm *c = guarded && dti_guardian_start(&guard) != DT_OK ? NULL : dt_comm_mpi(argc, argv);
+    if (!c) return dti_start_over(guard, false), NULL;
+    c->signs->guard = guard;
+    dti_guard_hosts(c);
+    if (c->size == 1) dti_farewell(c, DTI_ENDED);                        /* nobody waits for it */
+    if (guard) DTI_SET(c->signs->pulse->guardian, (int)getppid());
+    if (watched) (void)dti_watcher_start(c, 2);  /* should it fail, waiting ranks watch */
+    dti_start_over(guard, true);
+    if (c->size > 1) MPI_Barrier(c->mpi->group);  /* nobody fails before all are watched, or need not be */
+    return c;
 }
-
-static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
-    char text[384] = "", about[320];
-    int waited = (int)c->watch.still;
-    dti_obituary(c, seat, fate, about, sizeof about);
-    dti_add_text(text, sizeof text, "dtrain: "), dti_add_text(text, sizeof text, about);
-    if (fate != DTI_DEAD && waited > 0) dti_add_text(text, sizeof text, "; the others have waited "), dti_add_number(text, sizeof text, (uint64_t)waited), dti_add_text(text, sizeof text, " s");
-    dti_add_text(text, sizeof text, "\n");
-    if (dti_blame(c, seat, fate) && fd >= 0) { ssize_t n = write(fd, text, strlen(text)); (void)n; }
-    dti_watcher_kill(c);
-    dti_watcher_leave(c->size, c->here);
-}
-
-/* Of those that ended since the last look, the one seen alive longest ago: it went first, and mpiexec ended the others.
-   -1: nobody has failed. -2: nobody is left to watch. */
-static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
-    int first = -1, left = 0;
-    for (int i = 0; i < c->here; ++i) {
-        const dti_pulse *p = dti_pulse_at(c, i);
-        if (!dti_running(c, i) || process[i].fd == -2) { process[i].fd = -2; continue; }
-        bool dead = process[i].fd >= 0 ? process[i].revents != 0
-                  : dti_gone(DTI_GET(p->pid)) || dti_process_state(DTI_GET(p->pid)) == 'Z';
-        if (dead) process[i].fd = -2;                                    /* poll passes over it; and so do we, next time */
-        left += !dead;
-        if (dead && dti_running(c, i) && (first < 0 || DTI_GET(p->seen) < DTI_GET(dti_pulse_at(c, first)->seen))) first = i;
-    }
-    return first >= 0 ? first : left ? -1 : -2;
-}
-
-/* Over several hosts: mpiexec has ended this host's part, because of a failure elsewhere that is named there. A guardian outlives
-   the death of its rank by a fifth of a second, unless that is how the rank was ended. */
-static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
-    const int guardian = c->hosts > 1 ? DTI_GET(dti_pulse_at(c, seat)->guardian) : 0;
-    if (guardian) dti_doze(50000); /* a rank dies with its guardian a moment before that one is seen to be dead */
-    return guardian && (dti_gone(guardian) || dti_process_state(guardian) == 'Z');
-}
-
-static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
-    double failed_at = 0.0;
-    dti_watcher_detach(fd, fd);
-    for (int i = 0; i < c->here; ++i) {
-        process[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
-#if defined(__linux__) && defined(SYS_pidfd_open)
-        process[i].fd = (int)syscall(SYS_pidfd_open, DTI_GET(dti_pulse_at(c, i)->pid), 0);
-#endif
-    }
-    for (;;) {
-        int seat = -1;
-        poll(process, (nfds_t)c->here, 100);
-        int dead = dti_watcher_deaths(c, process);
-        if (dead == -2) _exit(0);
-        if (atomic_load(&c->board->failed)) {                            /* that rank speaks for itself, and ends the job */
-            if (failed_at == 0.0) failed_at = dt_now();
-            if (dead < 0 && dt_now() < failed_at + 2.0) continue;
-            dti_watcher_kill(c);
-            dti_watcher_leave(c->size, c->here);
-        }
-        if (dead >= 0 && c->guard && atomic_load(&c->guard->orphaned)) dti_watcher_kill(c), _exit(0); /* said by the guardian */
-        if (dead >= 0 && dti_ended_by_launcher(c, dead)) _exit(0);
-        if (dead >= 0) dti_watcher_end(c, fd, dead, DTI_DEAD);
-        if (dt_now() < c->watch.looked + 0.09) continue;
-        dti_fate fate = dti_look(c, true, &seat);
-        if (fate != DTI_FINE) dti_watcher_end(c, fd, seat, fate);
-    }
-}
-
-static dt_err dti_watcher_start(dt_comm *c, int fd) {
-    if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
-    if (!c->board) return dt_fail(DT_ECOMM, "no watcher: the ranks of %s share no memory", c->host[c->rank]);
-    if (atomic_exchange(&c->board->watched, 1)) return DT_OK;            /* by the first that comes here, be it told not to or not */
-    struct pollfd *process = dti_alloc((size_t)c->here * sizeof *process);
-    pid_t child = process ? fork() : -1;
-    if (child == 0) dti_watcher_main(c, fd, process);
-    dti_release(process);
-    if (child < 0) DTI_SET(c->board->watched, 0);
-    c->watcher = child > 0 ? (long)child : 0;
-    return child > 0 ? DT_OK : dt_fail(DT_ECOMM, "no watcher: %s", strerror(errno));
-}
-
-static void dti_watcher_stop(dt_comm *c) {
-    if (!c->watcher) return;
-    kill((pid_t)c->watcher, SIGKILL);
-    while (waitpid((pid_t)c->watcher, NULL, 0) < 0 && errno == EINTR) { }
-    c->watcher = 0;
-}
-
-DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { DTI_NEED(c, "comm", DT_EARG); return dti_watcher_start(c, fd); }
 #else
-DT_API dt_err dt_comm_watch(dt_comm *c, int fd) { DTI_NEED(c, "comm", DT_EARG); (void)fd; return DT_OK; }
-#endif /* DTRAIN_WITH_MPI */
+DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
+    (void)argc, (void)argv;
+    return dt_comm_alone();
+}
+#endif
 #endif /* DTI_IMPLEMENT */
 
 /* ==== [E5] Doctor, profile, trace ==========================================
