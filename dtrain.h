@@ -544,7 +544,7 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, struct dti_flight *f, bool *done);
    of a host share about that, zeroed, with a seat for each; it keeps the first failure alone. */
 struct dti_board;
 struct dti_signs;
-static struct dti_signs *dti_signs_new(void); /* signs of life that nobody sees yet; NULL: no memory */
+static struct dti_signs *dti_signs_new(void); /* seen by nobody yet; NULL: no memory */
 static void dti_signs_free(dt_comm *c);
 static size_t dti_board_bytes(int ranks);
 /* NULL: there is none; mapped: its bytes, where it is to be unmapped with the communicator */
