@@ -9199,7 +9199,7 @@ static void dti_product_do(const dti_product *p, const float *a, const float *b,
 /* One column of points: out[i][o][t] = sum over c of U[i][c][o] * in[i][t][c], U from
    dti_wino_pack. Where the channels are many, passes over `depth` of them keep the vectors of four
    tiles in L1 while all weights of the pass go by. */
-static void dti_wino_products(int n, int outs, int ins, int tiles, const float *u, const float *in,
+static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles, const float *u, const float *in,
                               size_t in_point, float *out, size_t out_point, size_t out_tile,
                               size_t out_row)
 {
@@ -9209,7 +9209,7 @@ static void dti_wino_products(int n, int outs, int ins, int tiles, const float *
                       .out_tile = out_tile,
                       .out_row = out_row,
                       .points = together,
-                      .a_point = (size_t)ins * (size_t)outs,
+                      .a_point = (size_t)ins * (size_t)all_outs,
                       .b_point = in_point,
                       .out_point = out_point };
     for (int f = 0; f < n; f += together)
@@ -9217,7 +9217,7 @@ static void dti_wino_products(int n, int outs, int ins, int tiles, const float *
             const int first = dti_part_begin(&passes, k);
             p.terms = passes.size - (k >= passes.wide);
             p.resume = k > 0;
-            dti_product_do(&p, u + ((size_t)f * (size_t)ins + (size_t)first) * (size_t)outs,
+            dti_product_do(&p, u + ((size_t)f * (size_t)ins + (size_t)first) * (size_t)all_outs,
                            in + (size_t)f * in_point + (size_t)first * DTI_L,
                            out + (size_t)f * out_point, outs, tiles);
         }
@@ -9531,12 +9531,18 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
         const dti_wino_room r = dti_wino_room_of(g, form, tiles);
         float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
         dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
-        for (int j = 0; j < n; ++j) { /* M[i][o][t] of column j, then its rows */
-            const size_t at = (size_t)(j * n);
-            dti_wino_products(n, g->O, g->C, tiles, packed + at * (size_t)(g->O * g->C),
-                              v + at * r.v, r.v, m, r.m, DTI_L, (size_t)tiles * DTI_L);
-            form->rows(tiles * g->O, m, r.m, z + (size_t)j * r.z);
-        }
+        /* M[i][o][t] of column j, then its rows: where V of a column is small, for one block of o after the other,
+           so that M is still in L1 */
+        const bool small = (size_t)(n * tiles * g->C) * DTI_L * sizeof(float) <= (size_t)dti_machine.l1_bytes;
+        const dti_parts blocks = dti_parts_of(g->O, small ? dti_wino_machine.outs : g->O);
+        for (int j = 0; j < n; ++j)
+            for (int k = 0; k < blocks.count; ++k) {
+                const int o = dti_part_begin(&blocks, k), outs = blocks.size - (k >= blocks.wide);
+                const size_t at = (size_t)(j * n);
+                dti_wino_products(n, g->O, outs, g->C, tiles, packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
+                                  v + at * r.v, r.v, m, r.m, DTI_L, (size_t)tiles * DTI_L);
+                form->rows(tiles * outs, m, r.m, z + (size_t)j * r.z + (size_t)(o * tiles * form->m) * DTI_L);
+            }
         dti_wino_give_y(g, form, y, t0, tiles, b, relu, z, r.z);
     }
 }
@@ -9669,7 +9675,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
             form->rows_back(tiles * g->O, z + (size_t)j * r.z, m,
                             r.m); /* dM[i][t][o] of column j */
             if (dx)
-                dti_wino_products(n, g->C, g->O, tiles,
+                dti_wino_products(n, g->C, g->C, g->O, tiles,
                                   packed + dti_wino_packed_floats(g, form) / 2 +
                                       at * (size_t)(g->O * g->C),
                                   m, r.m, dv + at * r.v, r.v, (size_t)g->C * DTI_L, DTI_L);
