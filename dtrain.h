@@ -7952,6 +7952,36 @@ static bool dti_next_run(const dti_axis *a, dti_run *r)
     return true;
 }
 
+/* to[j][i] = from[i][j] for i < rows, j < columns, in blocks of 4x4, the last ones overlapping. */
+static void dti_turn(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row,
+                     ptrdiff_t rows, ptrdiff_t columns)
+{
+#if defined(__GNUC__)
+    for (ptrdiff_t i = 0; i < rows && rows >= 4 && columns >= 4; i += 4) {
+        if (i + 4 > rows) i = rows - 4;
+        for (ptrdiff_t j = 0; j < columns; j += 4) {
+            if (j + 4 > columns) j = columns - 4;
+            dti_four a[4], b[4];
+            DTI_UNROLL for (int k = 0; k < 4; ++k)
+                memcpy(&a[k], from + (i + k) * from_row + j, sizeof a[k]);
+            DTI_UNROLL for (int k = 0; k < 4; k += 2) {
+                b[k] = DTI_PICK(a[k], a[k + 1], 0, 4, 1, 5);
+                b[k + 1] = DTI_PICK(a[k], a[k + 1], 2, 6, 3, 7);
+            }
+            DTI_UNROLL for (int k = 0; k < 2; ++k) {
+                a[2 * k] = DTI_PICK(b[k], b[k + 2], 0, 1, 4, 5);
+                a[2 * k + 1] = DTI_PICK(b[k], b[k + 2], 2, 3, 6, 7);
+            }
+            DTI_UNROLL for (int k = 0; k < 4; ++k)
+                memcpy(to + (j + k) * to_row + i, &a[k], sizeof a[k]);
+        }
+    }
+    if (rows >= 4 && columns >= 4) return;
+#endif
+    for (ptrdiff_t i = 0; i < rows; ++i)
+        for (ptrdiff_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+}
+
 /* Weights are packed [block of 16 outs][in][u][v][16]; behind a last block that is not full there
    is room. */
 static size_t dti_packed_pass_floats(int outs, int ins, int K)
@@ -7971,12 +8001,24 @@ static void dti_pack_pass(const dti_conv *c, bool backward, const float *w, floa
     const ptrdiff_t O_step = (ptrdiff_t)c->C * c->K * c->K, C_step = (ptrdiff_t)c->K * c->K;
     const ptrdiff_t out_step = backward ? C_step : O_step, in_step = backward ? O_step : C_step;
     const int outs = backward ? c->C : c->O, ins = backward ? c->O : c->C;
-    for (int o0 = 0; o0 < outs; o0 += DTI_BLOCK)
-    for (int i = 0; i < ins; ++i)
-    for (int u = rows.first; u < rows.first + rows.K; ++u)
-    for (int v = columns.first; v < columns.first + columns.K; ++v, packed += DTI_BLOCK) {
-        const float *from = w + i * in_step + o0 * out_step + u * c->K + v;
-        for (int o = 0; o < DTI_BLOCK && o0 + o < outs; ++o) packed[o] = from[o * out_step];
+    const bool all = rows.K == c->K && columns.K == c->K;       /* no tap is dropped: they lie side by side */
+    const ptrdiff_t taps = C_step;
+    for (int o0 = 0; o0 < outs; o0 += DTI_BLOCK) {
+        const int block = dti_least(outs - o0, DTI_BLOCK);
+        if (all && !backward) {
+            dti_turn(packed, DTI_BLOCK, w + o0 * O_step, O_step, block, ins * taps);
+            packed += ins * taps * DTI_BLOCK;
+            continue;
+        }
+        for (int i = 0; i < ins; ++i) {
+            const float *from = w + i * in_step + o0 * out_step;
+            if (taps == 1 && backward) memcpy(packed, from, (size_t)block * sizeof *packed), packed += DTI_BLOCK;
+            else if (all) dti_turn(packed, DTI_BLOCK, from, out_step, block, taps), packed += taps * DTI_BLOCK;
+            else
+                for (int u = rows.first; u < rows.first + rows.K; ++u)
+                    for (int v = columns.first; v < columns.first + columns.K; ++v, packed += DTI_BLOCK)
+                        for (int o = 0; o < block; ++o) packed[o] = from[o * out_step + u * c->K + v];
+        }
     }
 }
 
@@ -8100,36 +8142,6 @@ DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const 
    them: those inside of the map, then each edge. Order of a sum: bands of rows; runs of columns
    with the same taps; turned, lanes; positions in row-major order. */
 #ifdef DTI_IMPLEMENT
-/* to[j][i] = from[i][j] for i < rows, j < columns, in blocks of 4x4, the last ones overlapping. */
-static void dti_turn(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t from_row,
-                     ptrdiff_t rows, ptrdiff_t columns)
-{
-#if defined(__GNUC__)
-    for (ptrdiff_t i = 0; i < rows && rows >= 4 && columns >= 4; i += 4) {
-        if (i + 4 > rows) i = rows - 4;
-        for (ptrdiff_t j = 0; j < columns; j += 4) {
-            if (j + 4 > columns) j = columns - 4;
-            dti_four a[4], b[4];
-            DTI_UNROLL for (int k = 0; k < 4; ++k)
-                memcpy(&a[k], from + (i + k) * from_row + j, sizeof a[k]);
-            DTI_UNROLL for (int k = 0; k < 4; k += 2) {
-                b[k] = DTI_PICK(a[k], a[k + 1], 0, 4, 1, 5);
-                b[k + 1] = DTI_PICK(a[k], a[k + 1], 2, 6, 3, 7);
-            }
-            DTI_UNROLL for (int k = 0; k < 2; ++k) {
-                a[2 * k] = DTI_PICK(b[k], b[k + 2], 0, 1, 4, 5);
-                a[2 * k + 1] = DTI_PICK(b[k], b[k + 2], 2, 3, 6, 7);
-            }
-            DTI_UNROLL for (int k = 0; k < 4; ++k)
-                memcpy(to + (j + k) * to_row + i, &a[k], sizeof a[k]);
-        }
-    }
-    if (rows >= 4 && columns >= 4) return;
-#endif
-    for (ptrdiff_t i = 0; i < rows; ++i)
-        for (ptrdiff_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
-}
-
 #if DTI_W == 16
 /* 16 x 16. A vector a[4*q + k] takes the quarter q of the rows k, k+4, k+8, k+12, straight from
    memory; in each lane of four numbers, vectors k = 0 to 3 are then a 4x4 square to turn. */
