@@ -50,7 +50,7 @@
    Part II is the engine room; each room opens with what it is for.
 
      [E1]  Lane kernels; Winograd's algorithm        [E5]  Doctor, profile, trace
-     [E2]  Cores, waiting, collectives in flight     [E6]  Files: outputs, JSON, parameters, CSV
+     [E2]  Cores, waiting, collectives in flight     [E6]  Files: outputs, JSON, parameters, CSV, data
      [E3]  MPI                                       [E7]  Stroke font, synthetic digits
      [E4]  Failure: watcher, guardian, usher         [E8]  Charts
 
@@ -519,6 +519,19 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
                                  float *scratch);
 
 static void dti_sqrt_all(float *x, size_t n); /* x[i] = sqrt(x[i]) */
+/* out[i][lane] = row[lane][offset+i] * a + b for i < n */
+static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a,
+                           float b, float *restrict out);
+static void dti_pack_floats(const float *const row[DT_LANES], size_t n, size_t offset, float a,
+                            float b, float *restrict out);
+typedef struct dti_alteration {    /* what was drawn for one image [S4.6] */
+    bool flip;
+    double angle, scale, shear;    /* degrees, factor, degrees */
+    float factor[3];               /* of brightness, contrast, saturation; 1 changes nothing */
+    int order;                     /* which of the 6 orders of these three */
+} dti_alteration;
+/* one image (C,H,W) into another; no alias */
+static void dti_alter(const dti_alteration *a, int C, int H, int W, const uint8_t *in, uint8_t *out);
 static dt_err dti_check_thread(void);         /* DT_ENUMERIC: the processor is set oddly */
 static dt_err dti_check_arithmetic(void);     /* the same, or the compiler broke IEEE 754 */
 static uint64_t dti_arithmetic_hash(void);    /* of what decides a result's last bits */
@@ -589,6 +602,11 @@ static dt_err dti_output_close(dti_output *o);
 static void dti_output_drop(dti_output *o);
 static size_t dti_utf8_bytes(const char *s, size_t left); /* of the character at s; 0: none */
 static void dti_json_quote(char *out, const char *text);
+/* where a file of a data set is, also by its other spelling; what a folder holds, in words */
+static bool dti_data_path(char *path, size_t size, const char *folder, const char *file,
+                          const char *suffix);
+static void dti_describe_folder(const char *folder, char *text, size_t size);
+static dt_err dti_cifar_count(const char *path, uint32_t *records);
 
 /* ---- E7, drawn digits, for machines without any data set; the same on every machine */
 static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part);
@@ -1014,21 +1032,55 @@ DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
 
 /* ==== [S4.1] Datasets ===================================================== */
 
-/* A dataset is two blocks of bytes: the pixels of all images, one after the
-   other, and one label an image. Pixels stay bytes until a lane group is packed;
-   mean and std say how, x = (pixel/255 - mean[c]) / std[c]. */
+/* A dataset is a row of numbers for each sample, and what is wanted of it. Images are rows of bytes,
+   and stay bytes until a lane group is packed; a program's own measurements are rows of floats. On
+   the way into the net both are brought near zero, channel by channel, with v = pixel/255 or the
+   float itself:
+
+       x = (v - mean[c]) / std[c]                        mean and std NULL: x = v
+
+   A sample of 4 measurements is an image of 4 channels with one pixel each, (N,4,1,1): so each
+   measurement has a mean and a deviation of its own. */
 #ifdef DTI_DECLARE
 typedef struct dt_dataset {
     char name[32];           /* "MNIST", "Fashion-MNIST", "synthetic digits", "IDX" */
-    uint32_t count;          /* N images */
-    int channels, height, width, classes;
-    uint8_t *pixels;         /* (N,C,H,W), one block */
-    uint8_t *labels;         /* (N), each below classes */
-    float *mean, *std;       /* (C) each, of pixel/255 */
+    uint32_t count;          /* N samples */
+    int channels, height, width;
+    int classes;             /* or target_width, where targets are wanted */
+    uint8_t *pixels;         /* (N,C,H,W); or NULL, and then */
+    float *values;           /* (N,C,H,W) */
+    uint8_t *labels;         /* (N), each below classes; or NULL, and then */
+    float *targets;          /* (N,target_width) numbers that are wanted [S7] */
+    int target_width;
+    float *mean, *std;       /* (C) each, or both NULL */
     char source[256];        /* the folder or file it was read from */
-    uint64_t hash;           /* of pixels and labels: equal hash, equal data */
-    bool is_view;            /* the blocks belong to another dataset, or to the program */
+    uint64_t hash;           /* of rows and what is wanted: equal hash, equal data */
+    void *block;             /* what dt_dataset_free gives back; NULL of a view */
 } dt_dataset;
+
+/* dt_dataset_from                                              [S4.1]
+   A dataset over a program's own arrays, which are not copied and must stay. Bytes or floats, labels
+   or targets: one of each. Measures mean and std of each channel where none are given, and refuses
+   floats that are not finite (DT_EDATA), labels of a class that there is not (DT_EDATA), sizes that
+   cannot be meant (DT_ESHAPE). Test samples want the training samples' mean and std: give theirs,
+   or make one dataset and two views of it.
+
+       dt_dataset_from(&all, &(dt_arrays){ .count = 900, .channels = 2, .values = xy,
+                                           .labels = side, .classes = 2 }); */
+typedef struct dt_arrays {
+    const char *name;        /* NULL: "arrays" */
+    uint32_t count;
+    int channels, height, width; /* height and width 0: 1, for plain vectors */
+    const uint8_t *pixels;   /* (N,C,H,W), 0..255; or */
+    const float *values;     /* (N,C,H,W) */
+    const uint8_t *labels;   /* (N) of 0..classes-1; or */
+    int classes;
+    const float *targets;    /* (N,target_width) */
+    int target_width;
+    const float *mean, *std; /* (C) each; NULL: measured */
+    bool unscaled;           /* neither: the net sees floats as they are, bytes as pixel/255 */
+} dt_arrays;
+DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *arrays);
 
 /* dt_idx_load                                                  [S4.2]  chapter 2
    Reads one pair of IDX files (LeCun, Cortes, Burges, "The MNIST database"), 1 channel, and measures mean and std.
@@ -1067,7 +1119,7 @@ DT_API const dt_dataset_kind *dt_dataset_known(int i);
    dt_dataset_find are images 0..59999 and 60000..69999 of seed 1. About 20 us an image. DT_EARG if count is 0. */
 DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed);
 
-/* dt_dataset_view: images first .. first+count-1 of another dataset, not copied; `of` must outlive the view, which
+/* dt_dataset_view: samples first .. first+count-1 of another dataset, not copied; `of` must outlive the view, which
    keeps its mean and std. DT_EARG if the range is empty or leaves the dataset. */
 DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first,
                               uint32_t count);
@@ -1079,11 +1131,7 @@ DT_API void dt_dataset_free(dt_dataset *d);
 #ifdef DTI_IMPLEMENT
 DT_API void dt_dataset_free(dt_dataset *d) {
     if (!d) return;
-    if (!d->is_view) {
-        dti_release(d->pixels);
-        dti_release(d->labels);
-        dti_release(d->mean); /* and with it std, behind it in one block */
-    }
+    dti_release(d->block);
     memset(d, 0, sizeof *d);
 }
 
@@ -1091,7 +1139,7 @@ DTI_LOCAL size_t dti_image_bytes(const dt_dataset *d) {
     return dti_times((size_t)d->channels, dti_times((size_t)d->height, (size_t)d->width));
 }
 
-/* Sets the sizes and allocates the blocks. */
+/* Sets the sizes, and allocates pixels, labels, mean and std in one block. */
 static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int channels, int height, int width,
                                 int classes) {
     d->count = count;
@@ -1099,49 +1147,135 @@ static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int channels, int
     d->height = height;
     d->width = width;
     d->classes = classes;
-    if (dti_times(count, dti_image_bytes(d)) > SIZE_MAX / 2)
+    const size_t pixels = dti_round_up(dti_times(count, dti_image_bytes(d)), 64),
+                 labels = dti_round_up(count, 64), scale = 2 * (size_t)channels * sizeof(float);
+    if (pixels > SIZE_MAX / 2)
         return dt_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height,
                        width);
-    d->pixels = dti_alloc((size_t)count * dti_image_bytes(d));
-    d->labels = dti_alloc(count);
-    d->mean = dti_alloc_many(2 * (size_t)channels, sizeof *d->mean);
-    d->std = d->mean ? d->mean + channels : NULL;
-    return d->pixels && d->labels && d->mean ? DT_OK : DT_ENOMEM;
+    uint8_t *block = dti_alloc(pixels + labels + scale);
+    if (!block) return DT_ENOMEM;
+    d->block = d->pixels = block;
+    d->labels = block + pixels;
+    d->mean = (float *)(void *)(block + pixels + labels);
+    d->std = d->mean + channels;
+    return DT_OK;
 }
 
 /* Integer sums, so mean and std do not depend on the order of addition. */
-static void dti_dataset_measure(dt_dataset *d) {
+static void dti_measure_bytes(const dt_dataset *d, int c, double *mean, double *variance) {
     const size_t plane = (size_t)d->height * (size_t)d->width;
-    for (int c = 0; c < d->channels; ++c) {
-        uint64_t sum = 0, squares = 0;
+    uint64_t sum = 0, squares = 0;
+    for (uint32_t n = 0; n < d->count; ++n) {
+        const uint8_t *x = d->pixels + ((size_t)n * (size_t)d->channels + (size_t)c) * plane;
+        for (size_t i = 0; i < plane; ++i) { sum += x[i]; squares += (uint64_t)x[i] * x[i]; }
+    }
+    const double count = (double)d->count * (double)plane;
+    *mean = (double)sum / count;
+    *variance = (double)squares / count - *mean * *mean;
+}
+
+/* Of floats the mean first: E[x^2] - E[x]^2 would lose all digits of a spread that is small beside
+   the mean. */
+static void dti_measure_floats(const dt_dataset *d, int c, double *mean, double *variance) {
+    const size_t plane = (size_t)d->height * (size_t)d->width;
+    const double count = (double)d->count * (double)plane;
+    *mean = *variance = 0.0;
+    for (int pass = 0; pass < 2; ++pass)
         for (uint32_t n = 0; n < d->count; ++n) {
-            const uint8_t *x = d->pixels + ((size_t)n * (size_t)d->channels + (size_t)c) * plane;
-            for (size_t i = 0; i < plane; ++i) { sum += x[i]; squares += (uint64_t)x[i] * x[i]; }
+            const float *x = d->values + ((size_t)n * (size_t)d->channels + (size_t)c) * plane;
+            for (size_t i = 0; i < plane; ++i)
+                if (pass == 0) *mean += (double)x[i] / count;
+                else *variance += ((double)x[i] - *mean) * ((double)x[i] - *mean) / count;
         }
-        const double count = (double)d->count * (double)plane, mean = (double)sum / count;
-        const double variance = (double)squares / count - mean * mean;
-        d->mean[c] = (float)(mean / 255.0);
-        /* a constant image stays finite */
-        d->std[c] = variance > 0.0 ? (float)(sqrt(variance) / 255.0) : 1.0f;
+}
+
+static void dti_dataset_measure(dt_dataset *d) {
+    for (int c = 0; c < d->channels; ++c) {
+        double mean, variance, unit = d->pixels ? 255.0 : 1.0;
+        if (d->pixels) dti_measure_bytes(d, c, &mean, &variance);
+        else dti_measure_floats(d, c, &mean, &variance);
+        d->mean[c] = (float)(mean / unit);
+        /* a channel that never changes stays finite */
+        d->std[c] = variance > 0.0 ? (float)(sqrt(variance) / unit) : 1.0f;
+        if (!(d->std[c] > 0.0f)) d->std[c] = 1.0f;
     }
 }
 
 static void dti_dataset_hash(dt_dataset *d) {
-    d->hash =
-        dt_hash(d->labels, d->count, dt_hash(d->pixels, (size_t)d->count * dti_image_bytes(d), 0));
+    const size_t row = dti_image_bytes(d), numbers = (size_t)d->count * row,
+                 wanted = (size_t)d->count * (size_t)d->target_width;
+    d->hash = d->pixels ? dt_hash(d->pixels, numbers, 0)
+                        : dti_hash_numbers(d->values, 4 * numbers, 4, 0);
+    if (d->labels) d->hash = dt_hash(d->labels, d->count, d->hash);
+    if (d->targets) d->hash = dti_hash_numbers(d->targets, 4 * wanted, 4, d->hash);
 }
 
 /* A dataset that can be used: also one that a program has put together itself. */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
     if (!d) return dt_fail(DT_EARG, "%s: the dataset must not be NULL", who);
-    if (!d->pixels || !d->labels || d->count == 0)
+    if (!(d->pixels || d->values) || !(d->labels || d->targets) || d->count == 0)
         return dt_fail(DT_EARG, "%s: the dataset is empty", who);
+    if ((d->pixels && d->values) || (d->labels && d->targets) || !d->mean != !d->std)
+        return dt_fail(DT_EARG, "%s: of pixels and values, and of labels and targets, a dataset has "
+                                "one; of mean and std both or none", who);
     if (d->channels < 1 || d->height < 1 || d->width < 1)
         return dt_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs channels, and pixels", who,
                        d->channels, d->height, d->width);
-    if (dti_times(d->count, dti_image_bytes(d)) > SIZE_MAX / 2)
+    if (d->targets && d->target_width < 1)
+        return dt_fail(DT_ESHAPE, "%s: rows of %d targets; at least 1", who, d->target_width);
+    const size_t row = dti_plus(dti_image_bytes(d), d->targets ? (size_t)d->target_width : 0);
+    if (dti_times(d->count, row) > SIZE_MAX / 8)
         return dt_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold",
                        who, (unsigned)d->count, d->channels, d->height, d->width);
+    return DT_OK;
+}
+
+static dt_err dti_check_floats(const char *what, const float *x, uint32_t rows, size_t width) {
+    for (size_t i = 0; x && i < rows * width; ++i)
+        if (!(fabsf(x[i]) <= FLT_MAX))
+            return dt_fail(DT_EDATA, "a dataset: %s %zu of sample %zu is %g, not a number to learn "
+                                     "from", what, i % width, i / width, (double)x[i]);
+    return DT_OK;
+}
+
+DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *a) {
+    DTI_NEED(d, "d", DT_EARG);
+    memset(d, 0, sizeof *d);
+    DTI_NEED(a, "arrays", DT_EARG);
+    dt_dataset own = { .count = a->count,
+                       .channels = a->channels,
+                       .height = a->height ? a->height : 1,
+                       .width = a->width ? a->width : 1,
+                       .classes = a->labels ? a->classes : a->target_width,
+                       .pixels = (uint8_t *)a->pixels, /* read, never written: nor the others */
+                       .values = (float *)a->values,
+                       .labels = (uint8_t *)a->labels,
+                       .targets = (float *)a->targets,
+                       .target_width = a->targets ? a->target_width : 0,
+                       .mean = (float *)a->mean,
+                       .std = (float *)a->std };
+    DT_TRY(dti_check_dataset("a dataset", &own));
+    if (a->labels && (a->classes < 1 || a->classes > 256))
+        return dt_fail(DT_EARG, "a dataset: %d classes, outside of 1 to 256", a->classes);
+    for (uint32_t n = 0; a->labels && n < a->count; ++n)
+        if (a->labels[n] >= a->classes)
+            return dt_fail(DT_EDATA, "a dataset: sample %u has label %u, but there are %d classes",
+                           (unsigned)n, a->labels[n], a->classes);
+    const size_t row = dti_image_bytes(&own), channels = (size_t)own.channels;
+    DT_TRY(dti_check_floats("value", a->values, a->count, row));
+    DT_TRY(dti_check_floats("target", a->targets, a->count, (size_t)own.target_width));
+    if (!a->unscaled) {
+        if (!(own.block = dti_alloc_many(2 * channels, sizeof(float)))) return DT_ENOMEM;
+        own.mean = own.block;
+        own.std = own.mean + channels;
+        if (!a->mean) dti_dataset_measure(&own);
+        for (size_t c = 0; a->mean && c < channels; ++c)
+            own.mean[c] = a->mean[c], own.std[c] = a->std[c];
+    }
+    snprintf(own.name, sizeof own.name, "%.31s", a->name ? a->name : "arrays");
+    snprintf(own.source, sizeof own.source, "the program's own arrays");
+    dti_dataset_hash(&own);
+    *d = own;
     return DT_OK;
 }
 
@@ -1154,250 +1288,34 @@ DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t f
                        "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
                        count, first, of->name, of->count);
     dt_dataset v = *of;
-    v.pixels = of->pixels + (size_t)first * dti_image_bytes(of);
-    v.labels = of->labels + first;
+    if (v.pixels) v.pixels += (size_t)first * dti_image_bytes(of);
+    if (v.values) v.values += (size_t)first * dti_image_bytes(of);
+    if (v.labels) v.labels += first;
+    if (v.targets) v.targets += (size_t)first * (size_t)of->target_width;
     v.count = count;
-    v.is_view = true;
+    v.block = NULL;
     dti_dataset_hash(&v);
     *view = v;
     return DT_OK;
 }
 #endif
 
-/* ==== [S4.2] IDX files ==================================================== */
+/* ==== [S4.2] IDX and CIFAR-10 ============================================= */
 
 /* An IDX file is a header of big-endian 32-bit numbers and then the bytes:
 
        images   0x00000803  N  rows  columns   N*rows*columns pixels
        labels   0x00000801  N                  N labels
 
-   The header comes from outside, so nothing in it is believed: the length that it
-   promises must be the file's length, to the byte. Rows and columns end at 4096,
-   which keeps N*rows*columns below 2^56. */
-#ifdef DTI_IMPLEMENT
-/* Opens a file of data; its length is what its contents are held against. *file NULL: not open. */
-static dt_err dti_data_open(FILE **file, const char *path, long *length) {
-    *file = dti_open_plain(path);
-    if (!*file) return DT_EIO;
-    *length = fseek(*file, 0, SEEK_END) == 0 ? ftell(*file) : -1;
-    if (*length < 0 || fseek(*file, 0, SEEK_SET) != 0)
-        return dt_fail(DT_EIO, "%s is not a plain file", path);
-    return DT_OK;
-}
-
-/* Data as they are downloaded, not unpacked yet. */
-static dt_err dti_refuse_gzip(const char *path, const uint8_t *head, size_t got) {
-    if (got < 2 || head[0] != 0x1f || head[1] != 0x8b) return DT_OK;
-    return dt_fail(DT_EDATA,
-                   "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
-}
-
-typedef struct dti_idx {
-    FILE *file;
-    const char *path;
-    uint32_t count, rows, columns;
-} dti_idx;
-
-static uint32_t dti_big_endian(const uint8_t *b) {
-    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
-}
-
-enum { DTI_IDX_IMAGES = 0x803, DTI_IDX_LABELS = 0x801, DTI_IDX_MAX_SIDE = 4096 };
-
-/* Why the first bytes are not those of the wanted kind of file. */
-static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got,
-                                  uint32_t wanted) {
-    const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
-    const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
-    DT_TRY(dti_refuse_gzip(path, head, got));
-    if (got < 4)
-        return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
-                       kind);
-    if (dti_big_endian(head) == (wanted ^ DTI_IDX_IMAGES ^ DTI_IDX_LABELS))
-        return dt_fail(DT_EDATA,
-                       "%s is an IDX file of %s where %s are expected: are the two files swapped?",
-                       path, other, kind);
-    return dt_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path,
-                   (unsigned)dti_big_endian(head), kind, (unsigned)wanted);
-}
-
-/* Opens the file, checks the header against the length, and leaves the position at the first data byte. */
-static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
-    const size_t header = wanted == DTI_IDX_IMAGES ? 16 : 8;
-    uint8_t head[16];
-    memset(f, 0, sizeof *f);
-    f->path = path;
-    long length;
-    DT_TRY(dti_data_open(&f->file, path, &length));
-    const size_t got = fread(head, 1, header, f->file);
-    if (ferror(f->file)) return dt_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
-    if (got < 4 || dti_big_endian(head) != wanted)
-        return dti_idx_wrong_magic(path, head, got, wanted);
-    if (got < header)
-        return dt_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got,
-                       header);
-    f->count = dti_big_endian(head + 4);
-    f->rows = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 8) : 1;
-    f->columns = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 12) : 1;
-    if (f->count == 0)
-        return dt_fail(DT_EDATA, "%s holds no %s", path,
-                       wanted == DTI_IDX_IMAGES ? "images" : "labels");
-    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE ||
-        f->columns > DTI_IDX_MAX_SIDE)
-        return dt_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d",
-                       path, f->rows, f->columns, DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
-    const uint64_t promised = header + (uint64_t)f->count * f->rows * f->columns;
-    if ((uint64_t)length < promised)
-        return dt_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path,
-                       length, (unsigned long long)promised);
-    if ((uint64_t)length > promised)
-        return dt_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu",
-                       path, (unsigned long long)((uint64_t)length - promised), length,
-                       (unsigned long long)promised);
-    return DT_OK;
-}
-
-static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
-    const size_t bytes = (size_t)f->count * f->rows * f->columns,
-                 got = fread(out, 1, bytes, f->file);
-    return got == bytes ? DT_OK
-                        : dt_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path,
-                                  got, bytes);
-}
-
-static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels,
-                                int classes) {
-    if (images->count != labels->count)
-        return dt_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
-                       images->count, labels->path, labels->count);
-    DT_TRY(dti_dataset_alloc(d, images->count, 1, (int)images->rows, (int)images->columns,
-                             classes));
-    DT_TRY(dti_idx_read(images, d->pixels));
-    DT_TRY(dti_idx_read(labels, d->labels));
-    for (uint32_t n = 0; n < d->count; ++n)
-        if (d->labels[n] >= classes)
-            return dt_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes",
-                           labels->path, d->labels[n], n, classes);
-    return DT_OK;
-}
-
-DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
-                          int classes) {
-    dti_idx images, labels = { NULL, NULL, 0, 0, 0 };
-    DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
-    memset(d, 0, sizeof *d);
-    if (classes < 1 || classes > 256)
-        return dt_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
-    dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
-    if (err == DT_OK) err = dti_idx_open(&labels, labels_path, DTI_IDX_LABELS);
-    if (err == DT_OK) err = dti_idx_read_pair(d, &images, &labels, classes);
-    if (images.file) fclose(images.file);
-    if (labels.file) fclose(labels.file);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
-    snprintf(d->name, sizeof d->name, "IDX");
-    snprintf(d->source, sizeof d->source, "%.255s", images_path);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
-}
-#endif
-
-/* ---- CIFAR-10 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009)
-
-   Its binary version is files of records of 3073 bytes, and nothing else:
+   CIFAR-10 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009) has no
+   header. Its binary version is records of 3073 bytes, ten thousand in each of data_batch_1.bin to
+   data_batch_5.bin, the training images, and in test_batch.bin:
 
        label 0..9   1024 bytes red   1024 bytes green   1024 bytes blue       (32 rows of 32 each)
 
-   ten thousand in each of data_batch_1.bin to data_batch_5.bin, the training images, and in
-   test_batch.bin. There is no header; so the length and the labels are all that can be held
-   against what a file should be, and all of them are. */
+   Both come from outside, so nothing in them is believed: lengths must be as promised, to the byte,
+   and labels must be classes. The readers, whose work is mostly that, are in [E6.5]. */
 #ifdef DTI_IMPLEMENT
-enum { DTI_CIFAR_PIXELS = 3 * 32 * 32, DTI_CIFAR_RECORD = 1 + DTI_CIFAR_PIXELS };
-
-/* Opens a file whose length is that of whole records; *records is how many. *file NULL: not open. */
-static dt_err dti_cifar_open(FILE **file, const char *path, uint32_t *records) {
-    uint8_t head[2];
-    long length;
-    DT_TRY(dti_data_open(file, path, &length));
-    const size_t got = fread(head, 1, sizeof head, *file);
-    rewind(*file);
-    DT_TRY(dti_refuse_gzip(path, head, got));
-    if (got == sizeof head && head[0] == 0x80) /* no label: it is how a pickle begins */
-        return dt_fail(DT_EDATA, "%s is of CIFAR-10's Python version: the binary one is needed",
-                       path);
-    if (length == 0 || length % DTI_CIFAR_RECORD != 0)
-        return dt_fail(DT_EDATA, "%s has %ld bytes, which are no whole records of %d bytes", path,
-                       length, DTI_CIFAR_RECORD);
-    if ((uint64_t)length / DTI_CIFAR_RECORD > UINT32_MAX / 2)
-        return dt_fail(DT_EDATA, "%s has %ld bytes, more than are read", path, length);
-    *records = (uint32_t)(length / DTI_CIFAR_RECORD);
-    return DT_OK;
-}
-
-static dt_err dti_cifar_count(const char *path, uint32_t *records) {
-    FILE *file;
-    const dt_err err = dti_cifar_open(&file, path, records);
-    if (file) fclose(file);
-    return err;
-}
-
-/* A file's records become images `first` and on; *next is the one behind them. */
-static dt_err dti_cifar_read(dt_dataset *d, const char *path, uint32_t first, uint32_t *next) {
-    FILE *file;
-    uint32_t records = 0;
-    dt_err err = dti_cifar_open(&file, path, &records);
-    if (err == DT_OK && records > d->count - first)
-        err = dt_fail(DT_EIO, "%s has grown while it was read", path);
-    for (uint32_t i = 0; i < records && err == DT_OK; ++i) {
-        uint8_t *label = d->labels + first + i;
-        uint8_t *pixels = d->pixels + (size_t)(first + i) * DTI_CIFAR_PIXELS;
-        if (fread(label, 1, 1, file) != 1 || fread(pixels, DTI_CIFAR_PIXELS, 1, file) != 1)
-            err = dt_fail(DT_EIO, "%s: only %u of %u records could be read", path, i, records);
-        else if (*label >= d->classes)
-            err = dt_fail(DT_EDATA, "%s: label %u in record %u, but there are %d classes", path,
-                          *label, i, d->classes);
-    }
-    if (file) fclose(file);
-    *next = first + records;
-    return err;
-}
-
-static dt_err dti_cifar_read_all(dt_dataset *d, const char *const *paths, int n) {
-    uint64_t images = 0;
-    uint32_t records, at = 0;
-    for (int i = 0; i < n; ++i) { /* all lengths before memory is asked for */
-        if (!paths[i]) return dt_fail(DT_EARG, "CIFAR-10: path %d of %d must not be NULL", i, n);
-        DT_TRY(dti_cifar_count(paths[i], &records));
-        images += records;
-    }
-    if (images > UINT32_MAX)
-        return dt_fail(DT_EDATA, "%s and the others hold %llu images, more than are read", paths[0],
-                       (unsigned long long)images);
-    DT_TRY(dti_dataset_alloc(d, (uint32_t)images, 3, 32, 32, 10));
-    for (int i = 0; i < n; ++i) DT_TRY(dti_cifar_read(d, paths[i], at, &at));
-    return at == d->count ? DT_OK
-                          : dt_fail(DT_EIO, "%s or another file shrank while it was read", paths[0]);
-}
-
-DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n) {
-    DTI_NEED(d && paths, "d and paths", DT_EARG);
-    memset(d, 0, sizeof *d);
-    if (n < 1) return dt_fail(DT_EARG, "CIFAR-10: %d files; at least 1", n);
-    const dt_err err = dti_cifar_read_all(d, paths, n);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
-    snprintf(d->name, sizeof d->name, "CIFAR-10");
-    snprintf(d->source, sizeof d->source, "%.255s", paths[0]);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
-}
-
 /* Of a folder: five files of training images, then the test images. */
 static const char *const dti_cifar_names[] = { "data_batch_1.bin", "data_batch_2.bin",
                                                "data_batch_3.bin", "data_batch_4.bin",
@@ -1433,26 +1351,6 @@ static dt_err dti_load_cifar10(dt_dataset *d, const char *folder, int part) {
    an error, not a reason to take something else. And who sets $DTRAIN_DATA asks for what it names:
    if that holds no dataset, "auto" takes neither ./data nor the synthetic digits for it. */
 #ifdef DTI_IMPLEMENT
-#if defined(__unix__) || defined(__APPLE__)
-#include <dirent.h>
-#endif
-
-/* Where a file of a set is: as it is called, or train-images.idx3-ubyte for
-   train-images-idx3-ubyte, as some archives unpack it. */
-static bool dti_data_path(char *path, size_t size, const char *folder, const char *file,
-                          const char *suffix) {
-    const int length = snprintf(path, size, "%s/%s%s", folder, file, suffix);
-    const char *kind = strstr(file, "-idx");
-    if (length < 0 || (size_t)length >= size) return false;
-    if (dti_file_exists(path)) return true;
-    if (!kind) return false;
-    char *mark = path + strlen(folder) + 1 + (kind - file);
-    *mark = '.';
-    if (dti_file_exists(path)) return true;
-    *mark = '-';
-    return false;
-}
-
 /* Of each part, training and test: images, labels. */
 static const char *const dti_idx_files[] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                              "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
@@ -1558,27 +1456,6 @@ static void dti_search_set(dti_search *s, const dti_data_class *set, const char 
     if (given && (!set->owns || set->owns(given)) && dti_search_folder(s, set, given, "")) return;
     for (int i = 0; elsewhere && i < 3 && set->folders[i]; ++i)
         if (dti_search_folder(s, set, "data", set->folders[i])) return;
-}
-
-/* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
-static void dti_describe_folder(const char *folder, char *text, size_t size) {
-#if defined(__unix__) || defined(__APPLE__)
-    DIR *d = opendir(folder);
-    if (!d) { snprintf(text, size, "%s", strerror(errno)); return; }
-    size_t used = (size_t)snprintf(text, size, "it holds");
-    int n = 0;
-    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] == '.' || ++n > 3) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s %.30s", n > 1 ? "," : "", e->d_name);
-    }
-    closedir(d);
-    for (char *c = text; *c; ++c) if ((unsigned char)*c < ' ') *c = '?';
-    if (n == 0) snprintf(text, size, "it is empty");
-    else if (n > 3) snprintf(text + used, size - used, " and %d more", n - 3);
-#else
-    snprintf(text, size, "it holds none of their files");
-    (void)folder;
-#endif
 }
 
 static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
@@ -1781,11 +1658,24 @@ DT_API void dt_sampler_free(dt_sampler *s) {
    the same images in the same lanes. A rank may get no image in a step (count 0):
    it still takes part in the step's sum. */
 #ifdef DTI_DECLARE
+/* How images are altered on their way into a batch [S4.6]; what is 0 is left out. Drawn anew for
+   each image in each epoch, uniformly within these bounds. */
+typedef struct dt_augment {
+    uint64_t seed;
+    float flip;                  /* probability of left and right changing places, 0..1 */
+    float rotate;                /* degrees: by -rotate..rotate about the centre, 0..180 */
+    float scale_low, scale_high; /* by a factor between these, 0.25..4; both 0: none */
+    float shear;                 /* degrees: rows shifted, by -shear..shear, 0..45 */
+    /* by a factor between 1-x and 1+x, x in 0..1; the last two need 1 or 3 channels */
+    float brightness, contrast, saturation;
+} dt_augment;
+
 /* One step's images: rows of a data set [S4] that this rank holds. */
 typedef struct dt_batch {
-    const uint8_t *pixels;   /* (N,C,H,W), the whole data set */
+    const uint8_t *pixels;   /* (N,C,H,W), the whole data set; or NULL, and then */
+    const float *values;     /* (N,C,H,W) */
     const uint8_t *labels;   /* (N); or NULL: nothing is known, and dt_backward refuses */
-    const float *mean, *std; /* (C): x = (pixel/255 - mean) / std */
+    const float *mean, *std; /* (C): x = (v - mean) / std, v = pixel/255 or the value; NULL: x = v */
     const uint32_t *index;   /* (count) rows of this rank's samples */
     uint32_t count;          /* 0 is allowed: a rank without work in this step */
     uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
@@ -1797,6 +1687,8 @@ typedef struct dt_batch {
     /* (N, target_width) numbers that are wanted instead of labels, one for each output of the net */
     const float *targets;
     int target_width;
+    const dt_augment *augment; /* NULL: images as they are */
+    uint8_t *room;           /* (16,C,H,W), where a lane group is altered; with augment */
 } dt_batch;
 
 typedef struct dt_batches_desc {
@@ -1811,6 +1703,7 @@ typedef struct dt_batches_desc {
     /* rows to use instead of all: a share, a sampler's index; not copied */
     const uint32_t *subset;
     uint32_t subset_count;
+    const dt_augment *augment; /* NULL: images as they are; not copied */
 } dt_batches_desc;
 
 typedef struct dt_batches {
@@ -1823,10 +1716,12 @@ typedef struct dt_batches {
     uint32_t position;        /* images before the next global batch */
     uint32_t epoch;
     uint32_t *order;          /* the epoch's rows */
+    uint8_t *room;            /* of a lane group that is altered; NULL without augment */
 } dt_batches;
 
 /* dt_batches_init: checks the description, allocates the one buffer and begins desc->epoch. The dataset and the subset
-   must stay. DT_EARG on a batch of 0, a rank outside of its size, or a subset row outside of the dataset. */
+   must stay, and augment. DT_EARG on a batch of 0, a rank outside of its size, a subset row outside of the dataset,
+   or bounds of augment that cannot be meant. */
 DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc);
 /* dt_batches_begin: goes to the start of an epoch; its order depends on (seed, epoch) alone. Allocates nothing. */
 DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch);
@@ -1836,9 +1731,42 @@ DT_API void dt_batches_free(dt_batches *it);
 #endif
 
 #ifdef DTI_IMPLEMENT
+enum { DTI_AUGMENT_SIDE = 2048 };
+
+static dt_err dti_check_augment(const dt_augment *a, int channels, int height, int width) {
+    if (!a) return DT_OK;
+    const struct { const char *name; float value, most; } bounds[] = {
+        { "flip", a->flip, 1.0f },
+        { "rotate", a->rotate, 180.0f },
+        { "shear", a->shear, 45.0f },
+        { "brightness", a->brightness, 1.0f },
+        { "contrast", a->contrast, 1.0f },
+        { "saturation", a->saturation, 1.0f },
+    };
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; ++i)
+        if (!(bounds[i].value >= 0.0f && bounds[i].value <= bounds[i].most))
+            return dt_fail(DT_EARG, "augment: %s is %g, outside of 0 to %g", bounds[i].name,
+                           (double)bounds[i].value, (double)bounds[i].most);
+    const bool scales = a->scale_low != 0.0f || a->scale_high != 0.0f;
+    if (scales && !(a->scale_low >= 0.25f && a->scale_low <= a->scale_high && a->scale_high <= 4.0f))
+        return dt_fail(DT_EARG, "augment: scale from %g to %g; needs 0.25 <= low <= high <= 4",
+                       (double)a->scale_low, (double)a->scale_high);
+    if (height > DTI_AUGMENT_SIDE || width > DTI_AUGMENT_SIDE)
+        return dt_fail(DT_ESHAPE, "augment: images of %d x %d pixels; at most %d a side", height,
+                       width, DTI_AUGMENT_SIDE);
+    if ((a->contrast > 0.0f || a->saturation > 0.0f) && channels != 1 && channels != 3)
+        return dt_fail(DT_ESHAPE,
+                       "augment: contrast and saturation need grey or three colours, not %d channels",
+                       channels);
+    return DT_OK;
+}
+
 static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank,
                                 int size) {
     DT_TRY(dti_check_dataset("batches", data));
+    if (desc->augment && !data->pixels)
+        return dt_fail(DT_EARG, "batches: augment is for images of bytes, these are floats");
+    DT_TRY(dti_check_augment(desc->augment, data->channels, data->height, data->width));
     if (size < 1 || rank < 0 || rank >= size)
         return dt_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
     if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
@@ -1871,7 +1799,11 @@ DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_b
     it->count = desc->drop_last ? n - n % it->batch : n;
     it->steps = it->count / it->batch + (it->count % it->batch != 0);
     it->order = dti_alloc_many(n, sizeof *it->order);
-    if (!it->order) return DT_ENOMEM;
+    if (desc->augment) it->room = dti_alloc_many(DT_LANES, dti_image_bytes(data));
+    if (!it->order || (desc->augment && !it->room)) {
+        dt_batches_free(it);
+        return DT_ENOMEM;
+    }
     dt_batches_begin(it, desc->epoch);
     return DT_OK;
 }
@@ -1896,7 +1828,10 @@ DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
     const uint64_t end = ((uint64_t)it->rank + 1) * groups / it->size * DT_LANES;
     const uint32_t to = end < global ? (uint32_t)end : global;
     *out = (dt_batch) { .pixels = it->data->pixels,
+                        .values = it->data->values,
                         .labels = it->data->labels,
+                        .targets = it->data->targets,
+                        .target_width = it->data->target_width,
                         .mean = it->data->mean,
                         .std = it->data->std,
                         .index = it->order + it->position + from,
@@ -1907,7 +1842,9 @@ DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
                         .channels = it->data->channels,
                         .height = it->data->height,
                         .width = it->data->width,
-                        .rows = it->data->count };
+                        .rows = it->data->count,
+                        .augment = it->desc.augment,
+                        .room = it->room };
     it->position += global;
     return true;
 }
@@ -1915,7 +1852,97 @@ DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
 DT_API void dt_batches_free(dt_batches *it) {
     if (!it) return;
     dti_release(it->order);
+    dti_release(it->room);
     memset(it, 0, sizeof *it);
+}
+#endif
+
+/* ==== [S4.6] Augmentation ================================================= */
+
+/* A net that sees each image a little differently in every epoch learns the thing and not the
+   picture. What is done to an image, in this order:
+
+       flip      left and right change places, with probability 1/2, say
+       rotate    by U(-10, 10) degrees about the centre
+       affine    scaled by U(0.8, 1.2), each row shifted in proportion to its height (shear)
+       colours   brightness, contrast and saturation, in an order that is drawn, too:
+                 I becomes clip(f I + (1-f) D), with f from U(0.8, 1.2), and
+                 D = 0 | the mean of the image's grey | each pixel's own grey
+
+   The random numbers are Philox words [S2] of (seed, epoch, image): so the rank that holds the
+   image does not matter, nor the batch, nor whether the run was resumed. An image becomes another
+   image of bytes, and is then packed like any other; no part of the training knows of it.
+
+   A map of the plane is applied backwards, as everybody does it: for each pixel of the result one
+   asks where it comes from. Take the centre of pixel (x,y), x + 1/2 and y + 1/2, through the
+   inverse of the map; the pixel that the point falls into gives its value, and beyond the edge is
+   0. A column of three pixels, scaled by 2 about its centre 1.5:
+
+       y = 0:  (0.5 - 1.5)/2 + 1.5 = 1.0   pixel 1
+       y = 1:  (1.5 - 1.5)/2 + 1.5 = 1.5   pixel 1
+       y = 2:  (2.5 - 1.5)/2 + 1.5 = 2.0   pixel 2
+
+   The two maps are applied one after the other, as torchvision's RandomRotation and RandomAffine
+   are: each rounds to whole pixels. All this is bit for bit what those transforms do to images of
+   Pillow (its affine_fixed for the maps, with numbers of 16 binary places; Image.blend and its
+   convert("L") for the colours, which cut off what is behind the point); tests/make_augment.py
+   holds it against Pillow itself. Whole numbers also make it the same on every machine. */
+#ifdef DTI_IMPLEMENT
+static dti_alteration dti_draw_alteration(const dt_augment *d, uint32_t epoch, uint32_t image) {
+    const dt_philox_block p = dt_philox(d->seed, DT_RNG_AUGMENT, epoch, image, 0),
+                          q = dt_philox(d->seed, DT_RNG_AUGMENT, epoch, image, 1);
+    const float jitter[3] = { d->brightness, d->contrast, d->saturation };
+    dti_alteration a = { .flip = dt_uniform(p.v[0]) < d->flip,
+                         .angle = (2.0 * (double)dt_uniform(p.v[1]) - 1.0) * (double)d->rotate,
+                         .scale = 1.0,
+                         .shear = (2.0 * (double)dt_uniform(p.v[2]) - 1.0) * (double)d->shear,
+                         .order = (int)((uint64_t)q.v[3] * 6 >> 32) };
+    const double low = (double)d->scale_low, high = (double)d->scale_high;
+    if (high > 0.0) a.scale = low + (high - low) * (double)dt_uniform(p.v[3]);
+    for (int k = 0; k < 3; ++k)
+        a.factor[k] = 1.0f + (2.0f * dt_uniform(q.v[k]) - 1.0f) * jitter[k];
+    return a;
+}
+
+#endif
+
+/* ==== [S4.7] Into lanes =================================================== */
+
+/* The kernels want sixteen images side by side, [C][H][W][16] floats; the data are rows of bytes.
+   So a lane group is transposed while its bytes become numbers, x = pixel * a + b, with
+   a = 1/(255 std) and b = -mean/std:
+
+       image 0   p0 p1 p2 ...          p0 of images 0..15 | p1 of images 0..15 | ...
+       image 1   p0 p1 p2 ...    ->    one register each
+       ...                             lanes without an image hold zeros */
+#ifdef DTI_IMPLEMENT
+/* Lane group g of a batch whose images are (C,H,W): out becomes [C][H][W][16]. */
+static void dti_batch_lanes(const dt_batch *batch, int C, int H, int W, int g, float *out) {
+    const size_t plane = (size_t)H * (size_t)W, image = plane * (size_t)C;
+    const int lanes = (int)dti_min_u32(DT_LANES, batch->count - (uint32_t)g * DT_LANES);
+    const uint32_t *index = batch->index + g * DT_LANES;
+    const uint8_t *row[DT_LANES];
+    const float *value[DT_LANES];
+    for (int l = 0; l < DT_LANES; ++l) {
+        const size_t at = index[l < lanes ? l : 0] * image; /* empty lanes are cleared below */
+        row[l] = batch->pixels ? batch->pixels + at : NULL;
+        value[l] = batch->values ? batch->values + at : NULL;
+        if (!batch->augment || l >= lanes) continue;
+        const dti_alteration a = dti_draw_alteration(batch->augment, batch->epoch, index[l]);
+        dti_alter(&a, C, H, W, row[l], batch->room + (size_t)l * image);
+        row[l] = batch->room + (size_t)l * image;
+    }
+    const float unit = batch->pixels ? 255.0f : 1.0f;
+    for (int c = 0; c < C; ++c) {
+        const size_t from = (size_t)c * plane;
+        const float a = 1.0f / (unit * (batch->std ? batch->std[c] : 1.0f)),
+                    b = batch->mean ? -batch->mean[c] / batch->std[c] : 0.0f;
+        if (batch->pixels) dti_pack_lanes(row, plane, from, a, b, out + from * DT_LANES);
+        else dti_pack_floats(value, plane, from, a, b, out + from * DT_LANES);
+    }
+    if (lanes < DT_LANES)
+        for (size_t i = 0; i < image; ++i)
+            memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
 }
 #endif
 
@@ -4446,7 +4473,7 @@ static dt_err dti_check_images(const dt_net *net, const char *name, int channels
     if (channels != in[0] || height != in[1] || width != in[2])
         return dt_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
                        channels, height, width, in[0], in[1], in[2]);
-    for (int c = 0; c < channels; ++c)
+    for (int c = 0; mean && c < channels; ++c)
         if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
             return dt_fail(DT_EARG,
                            "%s: channel %d has the mean %g and the standard deviation %g; needs "
@@ -4458,10 +4485,13 @@ static dt_err dti_check_images(const dt_net *net, const char *name, int channels
 static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     const int *in = dti_image_shape(net);
     const bool told = batch->channels || batch->height || batch->width;
-    if (batch->count && !(batch->pixels && batch->mean && batch->std && batch->index))
+    if (batch->count && !((batch->pixels || batch->values) && batch->index))
         return dt_fail(DT_EARG,
-                       "net: of a batch of %u samples, pixels, mean, std and index must not be NULL",
+                       "net: of a batch of %u samples, pixels or values, and index must not be NULL",
                        (unsigned)batch->count);
+    if ((batch->pixels && batch->values) || !batch->mean != !batch->std)
+        return dt_fail(DT_EARG, "net: of pixels and values a batch has one, of mean and std both or "
+                                "none");
     if (batch->targets && batch->target_width != net->classes)
         return dt_fail(DT_ESHAPE, "net: rows of %d targets, the net has %d outputs",
                        batch->target_width, net->classes);
@@ -4476,67 +4506,12 @@ static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
             return dt_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i,
                            (unsigned)batch->index[i], (unsigned)batch->rows);
     if (batch->count == 0) return DT_OK;
+    if (batch->augment && !(batch->room && batch->pixels))
+        return dt_fail(DT_EARG, "net: a batch with augment needs pixels, and room for 16 images");
+    DT_TRY(dti_check_augment(batch->augment, in[0], in[1], in[2]));
     return dti_check_images(net, "the batch", told ? batch->channels : in[0],
                             told ? batch->height : in[1], told ? batch->width : in[2], batch->mean,
                             batch->std);
-}
-
-/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
-   each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
-#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
-typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
-
-DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
-    dti_sixteen u[DT_LANES];
-    for (int round = 0; round < 4; ++round) {
-        for (int k = 0; k < 8; ++k) {
-            u[2 * k] = __builtin_shufflevector(t[k], t[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
-                                               21, 6, 22, 7, 23);
-            u[2 * k + 1] = __builtin_shufflevector(t[k], t[k + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                                   28, 13, 29, 14, 30, 15, 31);
-        }
-        memcpy(t, u, sizeof u);
-    }
-}
-#endif
-
-static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a,
-                           float b, float *restrict out) {
-    size_t i = 0;
-#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
-    for (; i + DT_LANES <= n; i += DT_LANES) {
-        dti_sixteen t[DT_LANES];
-        for (int l = 0; l < DT_LANES; ++l) memcpy(&t[l], row[l] + offset + i, sizeof t[l]);
-        dti_transpose_bytes(t);
-        for (size_t k = 0; k < DT_LANES; ++k)
-            for (int l = 0; l < DT_LANES; ++l)
-                out[(i + k) * DT_LANES + (size_t)l] = dti_fmaf((float)t[k][l], a, b);
-    }
-#endif
-    for (; i < n; ++i)
-        for (int l = 0; l < DT_LANES; ++l)
-            out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
-}
-
-/* One lane group's bytes become sixteen lanes: x = pixel * a + b, with a = 1/(255 std), b = -mean/std. Lanes
-   without an image hold zeros. */
-static void dti_load_lanes(dt_net *net, int g) {
-    const dt_batch *batch = &net->batch;
-    const int *shape = dti_image_shape(net);
-    const size_t plane = (size_t)shape[1] * (size_t)shape[2], image = dti_volume(shape);
-    float *out = dti_lanes_of(net->tensor[0].value, g);
-    const uint8_t *row[DT_LANES];
-    int lanes = (int)dti_min_u32(DT_LANES, batch->count - (uint32_t)g * DT_LANES);
-    for (int l = 0; l < DT_LANES;
-         ++l) /* the empty lanes read lane 0's image and are cleared below */
-        row[l] = batch->pixels + (size_t)batch->index[g * DT_LANES + (l < lanes ? l : 0)] * image;
-    for (int c = 0; c < shape[0]; ++c) {
-        const float a = 1.0f / (255.0f * batch->std[c]), b = -batch->mean[c] / batch->std[c];
-        dti_pack_lanes(row, plane, (size_t)c * plane, a, b, out + (size_t)c * plane * DT_LANES);
-    }
-    if (lanes < DT_LANES)
-        for (size_t i = 0; i < image; ++i)
-            memset(out + i * DT_LANES + lanes, 0, (size_t)(DT_LANES - lanes) * sizeof(float));
 }
 
 static dt_err dti_load_label(dt_net *net, uint32_t i) {
@@ -4579,7 +4554,10 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
         DT_TRY(dti_load_label(net, i));
         if (net->wanted && net->loss->targets) DT_TRY(dti_load_targets(net, i));
     }
-    for (int g = 0; g < net->groups; ++g) dti_load_lanes(net, g);
+    const int *shape = dti_image_shape(net);
+    for (int g = 0; g < net->groups; ++g)
+        dti_batch_lanes(batch, shape[0], shape[1], shape[2], g,
+                        dti_lanes_of(net->tensor[0].value, g));
     net->loaded = true;
     return DT_OK;
 }
@@ -6615,8 +6593,6 @@ DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
 /* A dataset that this net can look at. */
 static dt_err dti_check_data(const char *who, const dt_net *net, const dt_dataset *d) {
     DT_TRY(dti_check_dataset(who, d));
-    if (!d->mean || !d->std)
-        return dt_fail(DT_EARG, "%s: of a dataset, mean and std must not be NULL", who);
     char name[64];
     snprintf(name, sizeof name, "%s: %s", who, *d->name ? d->name : "the dataset");
     return dti_check_images(net, name, d->channels, d->height, d->width, d->mean, d->std);
@@ -6626,7 +6602,7 @@ static dt_err dti_check_data(const char *who, const dt_net *net, const dt_datase
 static uint64_t dti_data_hash(const dt_dataset *d) {
     const uint64_t numbers[] = { d->hash, d->count, (uint64_t)d->channels, (uint64_t)d->height,
                                  (uint64_t)d->width, (uint64_t)d->classes };
-    const size_t bytes = (size_t)d->channels * sizeof(float);
+    const size_t bytes = d->mean ? (size_t)d->channels * sizeof(float) : 0;
     return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
 }
 
@@ -6717,6 +6693,7 @@ typedef struct dt_train_desc {
        schedule sees it */
     dt_lr_scaling lr_scaling;
     uint32_t lr_batch;
+    const dt_augment *augment; /* how the images are altered [S4.6]; NULL: not at all */
     /* false asks to stop; NULL is allowed */
     bool (*on_step)(const dt_progress *progress, void *user);
     void *user;
@@ -6793,7 +6770,8 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
                                   d->bucket_bytes,
                                   (uint64_t)d->algorithm,
                                   (uint64_t)d->lr_scaling,
-                                  d->lr_batch };
+                                  d->lr_batch,
+                                  d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
     const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt));
     DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
                         dti_build_hash() ^ dti_arithmetic_hash()));
@@ -7076,7 +7054,8 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
                                                 .rank = dt_comm_rank(comm),
                                                 .size = dt_comm_size(comm),
                                                 .seed = d->seed,
-                                                .shuffle = true }));
+                                                .shuffle = true,
+                                                .augment = d->augment }));
     run.p = (dt_progress){ .epochs = d->epochs, .steps = run.it.steps };
     dt_sum_fn *const fn = net->on_sums;
     void *const user = net->on_sums_user;
@@ -7134,6 +7113,7 @@ static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int
                                  .size = 1,
                                  .seed = run->d->seed + (uint64_t)worker,
                                  .shuffle = true,
+                                 .augment = run->d->augment,
                                  .subset = *index + start[worker],
                                  .subset_count = start[worker + 1] - start[worker] });
     if (error != DT_OK) dti_release(*index);
@@ -10284,6 +10264,177 @@ static uint64_t dti_arithmetic_hash(void) {
     dti_log_softmax(4, x, x);
     for (int i = 1; i < 4 * DT_LANES; ++i) x[i] = x[i] * x[i - 1] + x[i];
     return dt_hash(x, sizeof x, dt_hash(a, sizeof *a, (uint64_t)FLT_EVAL_METHOD));
+}
+#endif
+
+/* ==== [E1.10] Into lanes ==================================================
+
+   What [S4.7] asks for: rows of bytes or floats side by side as lanes, and before that images altered [S4.6]. Each
+   function stays one of its own: where the compiler puts all of them into their caller, packing is a quarter slower. */
+#ifdef DTI_IMPLEMENT
+/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
+   each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
+typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
+
+DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
+    dti_sixteen u[DT_LANES];
+    for (int round = 0; round < 4; ++round) {
+        for (int k = 0; k < 8; ++k) {
+            u[2 * k] = __builtin_shufflevector(t[k], t[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                               21, 6, 22, 7, 23);
+            u[2 * k + 1] = __builtin_shufflevector(t[k], t[k + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                                   28, 13, 29, 14, 30, 15, 31);
+        }
+        memcpy(t, u, sizeof u);
+    }
+}
+#endif
+
+DTI_NOINLINE void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a,
+                           float b, float *restrict out) {
+    size_t i = 0;
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
+    for (; i + DT_LANES <= n; i += DT_LANES) {
+        dti_sixteen t[DT_LANES];
+        for (int l = 0; l < DT_LANES; ++l) memcpy(&t[l], row[l] + offset + i, sizeof t[l]);
+        dti_transpose_bytes(t);
+        for (size_t k = 0; k < DT_LANES; ++k)
+            for (int l = 0; l < DT_LANES; ++l)
+                out[(i + k) * DT_LANES + (size_t)l] = dti_fmaf((float)t[k][l], a, b);
+    }
+#endif
+    for (; i < n; ++i)
+        for (int l = 0; l < DT_LANES; ++l)
+            out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
+}
+
+DTI_NOINLINE void dti_pack_floats(const float *const row[DT_LANES], size_t n, size_t offset, float a,
+                            float b, float *restrict out) {
+    for (size_t i = 0; i < n; ++i)
+        for (int l = 0; l < DT_LANES; ++l)
+            out[i * DT_LANES + (size_t)l] = dti_fmaf(row[l][offset + i], a, b);
+}
+
+/* Of the point (x,y): x' = (m[0] x + m[1] y + m[2]) >> 16, y' likewise from m[3..5]. Sides are at
+   most DTI_AUGMENT_SIDE, factors at most 8, so that no sum leaves 32 bits. */
+typedef struct dti_plane_map { int32_t m[6]; } dti_plane_map;
+
+/* The inverse map x' = a (x - W/2) + b (y - H/2) + W/2, y' = c (x - W/2) + d (y - H/2) + H/2 in 16
+   binary places, for x and y that count pixels: 1/2 is added on the way in, dropped on the way out. */
+static dti_plane_map dti_map_about_centre(double a, double b, double c, double d, int H, int W) {
+    const double x = 0.5 - 0.5 * W, y = 0.5 - 0.5 * H;
+    const double m[6] = { a, b, a * x + b * y + 0.5 * W, c, d, c * x + d * y + 0.5 * H };
+    dti_plane_map map;
+    for (int k = 0; k < 6; ++k) map.m[k] = (int32_t)floor(m[k] * 65536.0 + 0.5);
+    return map;
+}
+
+DTI_INLINE int32_t dti_within(int32_t x, int32_t sides) {
+    return x < 0 ? 0 : x >= sides ? sides - 1 : x;
+}
+
+/* Where in a plane the n pixels (x,y), (x+1,y), ... come from; inside is -1, or 0 for those from
+   beyond the edge. The affine map comes first, as it was the last to be applied. Nothing in the
+   loop branches: what lies outside is brought to the edge and goes on; so it becomes vector code. */
+static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rotation, bool flip, int H, int W,
+                          int x, int y, int n, int32_t *restrict from,
+                          int32_t *restrict inside) {
+    const int32_t *m = affine->m, r[6] = { rotation->m[0], rotation->m[1], rotation->m[2],
+                                           rotation->m[3], rotation->m[4], rotation->m[5] };
+    const int32_t right = m[0], down = m[3], start_x = m[0] * x + m[1] * y + m[2],
+                  start_y = m[3] * x + m[4] * y + m[5];
+    const int32_t first = flip ? W - 1 : 0, step = flip ? -1 : 1;
+    for (int i = 0; i < n; ++i) {
+        const int32_t x2 = (right * i + start_x) >> 16, y2 = (down * i + start_y) >> 16;
+        const int32_t x1 = dti_within(x2, W), y1 = dti_within(y2, H);
+        const int32_t xr = (r[0] * x1 + r[1] * y1 + r[2]) >> 16,
+                      yr = (r[3] * x1 + r[4] * y1 + r[5]) >> 16;
+        const int32_t x0 = dti_within(xr, W), y0 = dti_within(yr, H);
+        const int32_t moved = (x1 ^ x2) | (y1 ^ y2) | (x0 ^ xr) | (y0 ^ yr);
+        from[i] = y0 * W + first + step * x0;
+        inside[i] = moved ? 0 : -1;
+    }
+}
+
+static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
+                            uint8_t *out) {
+    enum { PIECE = 64 }; /* pixels of a row at a time */
+    const double degree = 3.14159265358979323846 / 180.0, cosine = cos(a->angle * degree),
+                 sine = sin(a->angle * degree), slope = tan(a->shear * degree);
+    const dti_plane_map affine = dti_map_about_centre(1.0 / a->scale, slope / a->scale, 0.0,
+                                                1.0 / a->scale, H, W),
+                  rotation = dti_map_about_centre(cosine, -sine, sine, cosine, H, W);
+    const size_t plane = (size_t)H * (size_t)W;
+    int32_t from[PIECE], inside[PIECE];
+    for (int y = 0; y < H; ++y)
+        for (int x = 0; x < W; x += PIECE) {
+            const int n = W - x < PIECE ? W - x : PIECE;
+            uint8_t *to = out + (size_t)y * (size_t)W + (size_t)x;
+            dti_trace_row(&affine, &rotation, a->flip, H, W, x, y, n, from, inside);
+            for (size_t c = 0; c < (size_t)C; ++c)
+                for (int i = 0; i < n; ++i) /* no branch here either: what is outside reads pixel 0 */
+                    to[c * plane + (size_t)i] =
+                        (uint8_t)(in[c * plane + (size_t)(from[i] & inside[i])] & inside[i]);
+        }
+}
+
+static void dti_mirror(int C, int H, int W, const uint8_t *in, uint8_t *out) {
+    const size_t rows = (size_t)C * (size_t)H, w = (size_t)W;
+    for (size_t y = 0; y < rows; ++y)
+        for (size_t x = 0; x < w; ++x) out[y * w + x] = in[y * w + w - 1 - x];
+}
+
+/* clip(d + f (x - d)), without what is behind the point. */
+DTI_INLINE uint8_t dti_mix(float f, int x, int d) {
+    const float mixed = (float)d + f * (float)(x - d), low = mixed > 0.0f ? mixed : 0.0f;
+    return (uint8_t)(int)(low < 255.0f ? low : 255.0f);
+}
+
+static void dti_blend(uint8_t *x, size_t n, float f, int d) {
+    for (size_t i = 0; i < n; ++i) x[i] = dti_mix(f, x[i], d);
+}
+
+/* A pixel's grey: 0.299 red + 0.587 green + 0.114 blue, in 16 binary places, rounded. */
+DTI_INLINE int dti_grey(int red, int green, int blue) {
+    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
+}
+
+static int dti_mean_grey(const uint8_t *x, size_t plane, int C) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < plane; ++i)
+        sum += C == 3 ? (uint64_t)dti_grey(x[i], x[i + plane], x[i + 2 * plane]) : x[i];
+    return (int)((2 * sum + plane) / (2 * plane)); /* rounded */
+}
+
+static void dti_saturate(uint8_t *restrict red, uint8_t *restrict green, uint8_t *restrict blue,
+                         size_t n, float f) {
+    for (size_t i = 0; i < n; ++i) {
+        const int grey = dti_grey(red[i], green[i], blue[i]);
+        red[i] = dti_mix(f, red[i], grey);
+        green[i] = dti_mix(f, green[i], grey);
+        blue[i] = dti_mix(f, blue[i], grey);
+    }
+}
+
+/* One image (C,H,W) into another; no alias. A factor of 1 changes nothing. */
+DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
+                      uint8_t *out) {
+    static const uint8_t orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
+                                          { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
+    const size_t plane = (size_t)H * (size_t)W, image = plane * (size_t)C;
+    if (a->angle != 0.0 || a->scale != 1.0 || a->shear != 0.0)
+        dti_move_pixels(a, C, H, W, in, out);
+    else if (a->flip) dti_mirror(C, H, W, in, out);
+    else memcpy(out, in, image);
+    for (int k = 0; k < 3; ++k) {
+        const int what = orders[a->order][k];
+        const float f = a->factor[what];
+        if (f == 1.0f) continue;
+        if (what == 0) dti_blend(out, image, f, 0);
+        if (what == 1) dti_blend(out, image, f, dti_mean_grey(out, plane, C));
+        if (what == 2 && C == 3) dti_saturate(out, out + plane, out + 2 * plane, plane, f); /* grey has no colour to lose */
+    }
 }
 #endif
 
@@ -14068,6 +14219,268 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
         fprintf(out.file, "%s%s%s%s\n", torn ? "\n" : "", empty ? header : "", empty ? "\n" : "", row);
     dti_release(row);
     return out.file ? dti_output_close(&out) : dti_output_failed(&out, why);
+}
+#endif
+
+/* ==== [E6.5] Data files ===================================================
+
+   The readers of [S4.2], and what the search of [S4.3] asks about folders. The length of a file is all that its
+   contents can be held against: so it is measured first, and every size in the file must agree with it before memory is
+   asked for. Rows and columns of an IDX file end at 4096, which keeps N*rows*columns below 2^56. */
+#ifdef DTI_IMPLEMENT
+#if defined(__unix__) || defined(__APPLE__)
+#include <dirent.h>
+#endif
+
+/* Where a file of a set is: as it is called, or train-images.idx3-ubyte for
+   train-images-idx3-ubyte, as some archives unpack it. */
+static bool dti_data_path(char *path, size_t size, const char *folder, const char *file,
+                          const char *suffix) {
+    const int length = snprintf(path, size, "%s/%s%s", folder, file, suffix);
+    const char *kind = strstr(file, "-idx");
+    if (length < 0 || (size_t)length >= size) return false;
+    if (dti_file_exists(path)) return true;
+    if (!kind) return false;
+    char *mark = path + strlen(folder) + 1 + (kind - file);
+    *mark = '.';
+    if (dti_file_exists(path)) return true;
+    *mark = '-';
+    return false;
+}
+
+/* What a folder holds, in a few words: "it holds a, b, c and 4 more". */
+static void dti_describe_folder(const char *folder, char *text, size_t size) {
+#if defined(__unix__) || defined(__APPLE__)
+    DIR *d = opendir(folder);
+    if (!d) { snprintf(text, size, "%s", strerror(errno)); return; }
+    size_t used = (size_t)snprintf(text, size, "it holds");
+    int n = 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.' || ++n > 3) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s %.30s", n > 1 ? "," : "", e->d_name);
+    }
+    closedir(d);
+    for (char *c = text; *c; ++c) if ((unsigned char)*c < ' ') *c = '?';
+    if (n == 0) snprintf(text, size, "it is empty");
+    else if (n > 3) snprintf(text + used, size - used, " and %d more", n - 3);
+#else
+    snprintf(text, size, "it holds none of their files");
+    (void)folder;
+#endif
+}
+
+/* Opens a file of data; its length is what its contents are held against. *file NULL: not open. */
+static dt_err dti_data_open(FILE **file, const char *path, long *length) {
+    *file = dti_open_plain(path);
+    if (!*file) return DT_EIO;
+    *length = fseek(*file, 0, SEEK_END) == 0 ? ftell(*file) : -1;
+    if (*length < 0 || fseek(*file, 0, SEEK_SET) != 0)
+        return dt_fail(DT_EIO, "%s is not a plain file", path);
+    return DT_OK;
+}
+
+/* Data as they are downloaded, not unpacked yet. */
+static dt_err dti_refuse_gzip(const char *path, const uint8_t *head, size_t got) {
+    if (got < 2 || head[0] != 0x1f || head[1] != 0x8b) return DT_OK;
+    return dt_fail(DT_EDATA,
+                   "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
+}
+
+typedef struct dti_idx {
+    FILE *file;
+    const char *path;
+    uint32_t count, rows, columns;
+} dti_idx;
+
+static uint32_t dti_big_endian(const uint8_t *b) {
+    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
+
+enum { DTI_IDX_IMAGES = 0x803, DTI_IDX_LABELS = 0x801, DTI_IDX_MAX_SIDE = 4096 };
+
+/* Why the first bytes are not those of the wanted kind of file. */
+static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got,
+                                  uint32_t wanted) {
+    const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
+    const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
+    DT_TRY(dti_refuse_gzip(path, head, got));
+    if (got < 4)
+        return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
+                       kind);
+    if (dti_big_endian(head) == (wanted ^ DTI_IDX_IMAGES ^ DTI_IDX_LABELS))
+        return dt_fail(DT_EDATA,
+                       "%s is an IDX file of %s where %s are expected: are the two files swapped?",
+                       path, other, kind);
+    return dt_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path,
+                   (unsigned)dti_big_endian(head), kind, (unsigned)wanted);
+}
+
+/* Opens the file, checks the header against the length, and leaves the position at the first data byte. */
+static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
+    const size_t header = wanted == DTI_IDX_IMAGES ? 16 : 8;
+    uint8_t head[16];
+    memset(f, 0, sizeof *f);
+    f->path = path;
+    long length;
+    DT_TRY(dti_data_open(&f->file, path, &length));
+    const size_t got = fread(head, 1, header, f->file);
+    if (ferror(f->file)) return dt_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
+    if (got < 4 || dti_big_endian(head) != wanted)
+        return dti_idx_wrong_magic(path, head, got, wanted);
+    if (got < header)
+        return dt_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got,
+                       header);
+    f->count = dti_big_endian(head + 4);
+    f->rows = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 8) : 1;
+    f->columns = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 12) : 1;
+    if (f->count == 0)
+        return dt_fail(DT_EDATA, "%s holds no %s", path,
+                       wanted == DTI_IDX_IMAGES ? "images" : "labels");
+    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE ||
+        f->columns > DTI_IDX_MAX_SIDE)
+        return dt_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d",
+                       path, f->rows, f->columns, DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
+    const uint64_t promised = header + (uint64_t)f->count * f->rows * f->columns;
+    if ((uint64_t)length < promised)
+        return dt_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path,
+                       length, (unsigned long long)promised);
+    if ((uint64_t)length > promised)
+        return dt_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu",
+                       path, (unsigned long long)((uint64_t)length - promised), length,
+                       (unsigned long long)promised);
+    return DT_OK;
+}
+
+static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
+    const size_t bytes = (size_t)f->count * f->rows * f->columns,
+                 got = fread(out, 1, bytes, f->file);
+    return got == bytes ? DT_OK
+                        : dt_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path,
+                                  got, bytes);
+}
+
+static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels,
+                                int classes) {
+    if (images->count != labels->count)
+        return dt_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
+                       images->count, labels->path, labels->count);
+    DT_TRY(dti_dataset_alloc(d, images->count, 1, (int)images->rows, (int)images->columns,
+                             classes));
+    DT_TRY(dti_idx_read(images, d->pixels));
+    DT_TRY(dti_idx_read(labels, d->labels));
+    for (uint32_t n = 0; n < d->count; ++n)
+        if (d->labels[n] >= classes)
+            return dt_fail(DT_EDATA, "%s: label %u at index %u, but there are %d classes",
+                           labels->path, d->labels[n], n, classes);
+    return DT_OK;
+}
+
+DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
+                          int classes) {
+    dti_idx images, labels = { NULL, NULL, 0, 0, 0 };
+    DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
+    memset(d, 0, sizeof *d);
+    if (classes < 1 || classes > 256)
+        return dt_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
+    dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
+    if (err == DT_OK) err = dti_idx_open(&labels, labels_path, DTI_IDX_LABELS);
+    if (err == DT_OK) err = dti_idx_read_pair(d, &images, &labels, classes);
+    if (images.file) fclose(images.file);
+    if (labels.file) fclose(labels.file);
+    if (err != DT_OK) {
+        dt_dataset_free(d);
+        return err;
+    }
+    snprintf(d->name, sizeof d->name, "IDX");
+    snprintf(d->source, sizeof d->source, "%.255s", images_path);
+    dti_dataset_measure(d);
+    dti_dataset_hash(d);
+    return DT_OK;
+}
+
+/* ---- CIFAR-10 */
+
+enum { DTI_CIFAR_PIXELS = 3 * 32 * 32, DTI_CIFAR_RECORD = 1 + DTI_CIFAR_PIXELS };
+
+/* Opens a file whose length is that of whole records; *records is how many. *file NULL: not open. */
+static dt_err dti_cifar_open(FILE **file, const char *path, uint32_t *records) {
+    uint8_t head[2];
+    long length;
+    DT_TRY(dti_data_open(file, path, &length));
+    const size_t got = fread(head, 1, sizeof head, *file);
+    rewind(*file);
+    DT_TRY(dti_refuse_gzip(path, head, got));
+    if (got == sizeof head && head[0] == 0x80) /* no label: it is how a pickle begins */
+        return dt_fail(DT_EDATA, "%s is of CIFAR-10's Python version: the binary one is needed",
+                       path);
+    if (length == 0 || length % DTI_CIFAR_RECORD != 0)
+        return dt_fail(DT_EDATA, "%s has %ld bytes, which are no whole records of %d bytes", path,
+                       length, DTI_CIFAR_RECORD);
+    if ((uint64_t)length / DTI_CIFAR_RECORD > UINT32_MAX / 2)
+        return dt_fail(DT_EDATA, "%s has %ld bytes, more than are read", path, length);
+    *records = (uint32_t)(length / DTI_CIFAR_RECORD);
+    return DT_OK;
+}
+
+static dt_err dti_cifar_count(const char *path, uint32_t *records) {
+    FILE *file;
+    const dt_err err = dti_cifar_open(&file, path, records);
+    if (file) fclose(file);
+    return err;
+}
+
+/* A file's records become images `first` and on; *next is the one behind them. */
+static dt_err dti_cifar_read(dt_dataset *d, const char *path, uint32_t first, uint32_t *next) {
+    FILE *file;
+    uint32_t records = 0;
+    dt_err err = dti_cifar_open(&file, path, &records);
+    if (err == DT_OK && records > d->count - first)
+        err = dt_fail(DT_EIO, "%s has grown while it was read", path);
+    for (uint32_t i = 0; i < records && err == DT_OK; ++i) {
+        uint8_t *label = d->labels + first + i;
+        uint8_t *pixels = d->pixels + (size_t)(first + i) * DTI_CIFAR_PIXELS;
+        if (fread(label, 1, 1, file) != 1 || fread(pixels, DTI_CIFAR_PIXELS, 1, file) != 1)
+            err = dt_fail(DT_EIO, "%s: only %u of %u records could be read", path, i, records);
+        else if (*label >= d->classes)
+            err = dt_fail(DT_EDATA, "%s: label %u in record %u, but there are %d classes", path,
+                          *label, i, d->classes);
+    }
+    if (file) fclose(file);
+    *next = first + records;
+    return err;
+}
+
+static dt_err dti_cifar_read_all(dt_dataset *d, const char *const *paths, int n) {
+    uint64_t images = 0;
+    uint32_t records, at = 0;
+    for (int i = 0; i < n; ++i) { /* all lengths before memory is asked for */
+        if (!paths[i]) return dt_fail(DT_EARG, "CIFAR-10: path %d of %d must not be NULL", i, n);
+        DT_TRY(dti_cifar_count(paths[i], &records));
+        images += records;
+    }
+    if (images > UINT32_MAX)
+        return dt_fail(DT_EDATA, "%s and the others hold %llu images, more than are read", paths[0],
+                       (unsigned long long)images);
+    DT_TRY(dti_dataset_alloc(d, (uint32_t)images, 3, 32, 32, 10));
+    for (int i = 0; i < n; ++i) DT_TRY(dti_cifar_read(d, paths[i], at, &at));
+    return at == d->count ? DT_OK
+                          : dt_fail(DT_EIO, "%s or another file shrank while it was read", paths[0]);
+}
+
+DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n) {
+    DTI_NEED(d && paths, "d and paths", DT_EARG);
+    memset(d, 0, sizeof *d);
+    if (n < 1) return dt_fail(DT_EARG, "CIFAR-10: %d files; at least 1", n);
+    const dt_err err = dti_cifar_read_all(d, paths, n);
+    if (err != DT_OK) {
+        dt_dataset_free(d);
+        return err;
+    }
+    snprintf(d->name, sizeof d->name, "CIFAR-10");
+    snprintf(d->source, sizeof d->source, "%.255s", paths[0]);
+    dti_dataset_measure(d);
+    dti_dataset_hash(d);
+    return DT_OK;
 }
 #endif
 

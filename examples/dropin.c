@@ -31,7 +31,7 @@ static void draw_bars(void) {
 static float mean[] = { 0.3f }, std[] = { 0.2f };
 static dt_dataset rows(uint32_t first, uint32_t count) {
     return (dt_dataset){ .name = "bars", .count = count, .channels = 1, .height = SIDE, .width = SIDE, .classes = 4, .mean = mean,
-                         .std = std, .pixels = &pixels[first][0][0], .labels = labels + first, .is_view = true }; // not to be freed
+                         .std = std, .pixels = &pixels[first][0][0], .labels = labels + first };
 }
 
 static dt_err train(dt_net *net, dt_optimizer *opt, dt_batches *it) {

@@ -152,7 +152,7 @@ static void parse_norm(dt_comm *comm, settings *s) {
 // Random bytes whose mean says the class: something to learn for a program without data.
 static dt_dataset random_images(uint32_t count, uint32_t from) {
     enum { BYTES = 3 * 32 * 32 };
-    dt_dataset d = { .name = "random bytes", .source = "drawn here", .count = count, .channels = 3, .height = 32, .width = 32, .classes = CLASSES, .is_view = true };
+    dt_dataset d = { .name = "random bytes", .source = "drawn here", .count = count, .channels = 3, .height = 32, .width = 32, .classes = CLASSES };
     d.pixels = memory((size_t)count * BYTES), d.labels = memory(count); // until the program ends
     d.mean = memory(3 * sizeof(float)), d.std = memory(3 * sizeof(float));
     for (uint32_t n = 0; n < count; ++n) {

@@ -79,7 +79,7 @@ static uint8_t pixels[64 * 36], labels[64];
 static float mean[1] = { 0.5f }, deviation[1] = { 0.25f };
 static const uint32_t index4[4] = { 0, 1, 2, 3 };
 static const dt_dataset set = { .name = "noise", .count = 64, .channels = 1, .height = 6, .width = 6, .classes = 3, .mean = mean,
-                                .std = deviation, .pixels = pixels, .labels = labels, .is_view = true };
+                                .std = deviation, .pixels = pixels, .labels = labels };
 static const dt_batch batch = { .pixels = pixels, .labels = labels, .mean = mean, .std = deviation, .index = index4, .count = 4, .global_count = 4 };
 
 static dt_net *unbuilt(void) {
@@ -381,12 +381,28 @@ static void rows_of_running(void) {
         REFUSES(dt_net_load(NULL, &batch), DT_EARG, "net must not be NULL");
         REFUSES(dt_net_load(net, NULL), DT_EARG, "batch must not be NULL");
         REFUSES(dt_net_load(none, &batch), DT_EARG, "dt_net_build comes first");
-        const size_t parts[] = { offsetof(dt_batch, pixels), offsetof(dt_batch, mean), offsetof(dt_batch, std), offsetof(dt_batch, index) };
+        const size_t parts[] = { offsetof(dt_batch, pixels), offsetof(dt_batch, index) };
         for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i) {
             b = batch;
             memset((char *)&b + parts[i], 0, sizeof(void *));
             REFUSES(dt_net_load(net, &b), DT_EARG, "must not be NULL");
         }
+        static const float values[4 * 36] = { 0 };
+        b = batch, b.mean = NULL;
+        REFUSES(dt_net_load(net, &b), DT_EARG, "of mean and std both or none");
+        b = batch, b.values = values;
+        REFUSES(dt_net_load(net, &b), DT_EARG, "of pixels and values a batch has one");
+        b.pixels = NULL, b.mean = b.std = NULL;
+        WORKS(dt_net_load(net, &b) == DT_OK);
+        b.augment = &(dt_augment){ .flip = 0.5f };
+        REFUSES(dt_net_load(net, &b), DT_EARG, "needs pixels, and room");
+        b = batch, b.augment = &(dt_augment){ .flip = 0.5f };
+        REFUSES(dt_net_load(net, &b), DT_EARG, "needs pixels, and room for 16 images");
+        static uint8_t room[16 * 36];
+        b.room = room;
+        WORKS(dt_net_load(net, &b) == DT_OK);
+        b.augment = &(dt_augment){ .flip = 2.0f };
+        REFUSES(dt_net_load(net, &b), DT_EARG, "flip is 2, outside of 0 to 1");
         b = batch, b.count = b.global_count = UINT32_MAX;
         REFUSES(dt_net_load(net, &b), DT_ESHAPE, "4294967295 samples");
         b = batch, b.channels = 1, b.height = 6, b.width = 7;
@@ -868,6 +884,15 @@ static void rows_of_data(void) {
         REFUSES(dt_idx_load(&d, "/nowhere/i", "l", 10), DT_EIO, "/nowhere/i");
         WORKS(d.count == 0 && !d.pixels);
     }
+    ROW(dt_dataset_from) {
+        static const float x[6] = { 0 };
+        REFUSES(dt_dataset_from(NULL, &(dt_arrays){ .count = 1 }), DT_EARG, "d must not be NULL");
+        REFUSES(dt_dataset_from(&d, NULL), DT_EARG, "arrays must not be NULL");
+        REFUSES(dt_dataset_from(&d, &(dt_arrays){ .count = 1 }), DT_EARG, "the dataset is empty");
+        REFUSES(dt_dataset_from(&d, &(dt_arrays){ .count = 2, .channels = INT_MIN, .values = x, .targets = x, .target_width = 1 }), DT_ESHAPE, "images of");
+        WORKS(dt_dataset_from(&d, &(dt_arrays){ .count = 2, .channels = 3, .values = x, .targets = x, .target_width = 1 }) == DT_OK);
+        dt_dataset_free(&d);
+    }
     ROW(dt_cifar10_load) {
         const char *const none[] = { NULL }, *const nowhere[] = { "/nowhere/b" };
         REFUSES(dt_cifar10_load(NULL, nowhere, 1), DT_EARG, "d and paths");
@@ -1012,7 +1037,7 @@ static void rows_of_training(dt_comm *c) {
     dt_score score;
     wide.width = 5;
     flat.std = &(float){ 0.0f };
-    unscaled.mean = unscaled.std = NULL;
+    unscaled.mean = NULL;
     ROW(dt_share_statistics) {
         REFUSES(dt_share_statistics(NULL, c), DT_EARG, "net must not be NULL");
         REFUSES(dt_share_statistics(none, c), DT_EARG, "dt_net_build comes first");
@@ -1040,7 +1065,7 @@ static void rows_of_training(dt_comm *c) {
         REFUSES(dt_evaluate(net, &set, c, NULL), DT_EARG, "score must not be NULL");
         REFUSES(dt_evaluate(net, &wide, c, &score), DT_ESHAPE, "1 x 6 x 5 images, the net expects 1 x 6 x 6");
         REFUSES(dt_evaluate(net, &flat, c, &score), DT_EARG, "standard deviation 0");
-        REFUSES(dt_evaluate(net, &unscaled, c, &score), DT_EARG, "mean and std must not be NULL");
+        REFUSES(dt_evaluate(net, &unscaled, c, &score), DT_EARG, "of mean and std both or none");
         WORKS(dt_evaluate(net, &set, NULL, &score) == DT_OK && score.count == 64);
         REFUSES(dt_backward(net), DT_EARG, "dt_forward comes before");
     }
@@ -1321,7 +1346,7 @@ static void many_channels(void **state) {
     const int counts[] = { 2, 5, 16, MOST };
     for (size_t k = 0; k < sizeof counts / sizeof *counts; ++k) {
         const int C = counts[k];
-        dt_dataset d = { .name = "bands", .count = IMAGES, .channels = C, .height = SIDE, .width = SIDE, .classes = 2, .mean = means, .std = deviations, .pixels = px, .labels = lb, .is_view = true };
+        dt_dataset d = { .name = "bands", .count = IMAGES, .channels = C, .height = SIDE, .width = SIDE, .classes = 2, .mean = means, .std = deviations, .pixels = px, .labels = lb };
         dt_net *net = dt_net_new(C, SIDE, SIDE);
         dt_linear(net, "fc", 2);
         assert_int_equal(dt_net_build(net, &(dt_build_desc){ .batch = IMAGES, .seed = 1 }), DT_OK);

@@ -42,12 +42,12 @@ static dt_optimizer *make_sgd(dt_net *net) { return dt_sgd(net, &(dt_sgd_desc){ 
 
 /* ---- Synchronous SGD: the plain loop on one core, written out, and every number of ranks. */
 
-static dt_err plain_loop(uint64_t *hash, dt_score *last_epoch) {
+static dt_err plain_loop(uint64_t *hash, dt_score *last_epoch, const dt_augment *augment) {
     dt_net *net;
     dt_batches it;
     DT_TRY(make_net(&net, BATCH, 6, false));
     dt_optimizer *opt = make_sgd(net);
-    DT_TRY(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = BATCH, .seed = 31, .shuffle = true }));
+    DT_TRY(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = BATCH, .seed = 31, .shuffle = true, .augment = augment }));
     for (uint32_t epoch = 0; epoch < 2; ++epoch) {
         *last_epoch = (dt_score){ 0, 0, 0 };
         dt_batches_begin(&it, epoch);
@@ -83,10 +83,14 @@ static bool hear(const dt_progress *p, void *user) {
 static dt_err sync_equals_the_loop(dt_comm *comm, void *arg) {
     (void)arg;
     const dt_algorithm ways[] = { DT_AUTO, DT_RING, DT_DOUBLING };
-    uint64_t wanted;
+    const dt_augment augment = { .seed = 5, .flip = 0.5f, .rotate = 10.0f, .scale_low = 0.8f, .scale_high = 1.2f, .shear = 10.0f, .brightness = 0.2f, .contrast = 0.2f };
+    uint64_t wanted, plain = 0;
     dt_score score;
-    DT_TRY(plain_loop(&wanted, &score));
     for (size_t i = 0; i < 3; ++i) {
+        const dt_augment *altered = i == 2 ? &augment : NULL; /* what is done to an image is not the rank's matter either */
+        DT_TRY(plain_loop(&wanted, &score, altered));
+        need(i < 2 || wanted != plain);
+        plain = wanted;
         dt_net *net;
         dt_train_result r;
         told t = { .orderly = true };
@@ -94,7 +98,7 @@ static dt_err sync_equals_the_loop(dt_comm *comm, void *arg) {
         /* dropout draws with the net's own seed: all ranks use rank 0's */
         net->desc.seed = 6;
         dt_optimizer *opt = make_sgd(net);
-        DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 2, .batch = BATCH, .seed = 31, .algorithm = ways[i],
+        DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 2, .batch = BATCH, .seed = 31, .algorithm = ways[i], .augment = altered,
                              .check_every = 3, .on_step = hear, .user = &t }, &r));
         need(dt_net_hash(net) == wanted);
         need(r.epochs == 2 && r.samples == 2 * COUNT && !r.stopped && r.seconds > 0.0);
@@ -279,7 +283,7 @@ static dt_err evaluation_changes_nothing(dt_comm *comm, void *arg) {
 
 /* The last rank alone holds other data, or rounds in another way: every trainer and the evaluation say so, on every rank. */
 static dt_err one_rank_differs(dt_comm *comm, void *arg) {
-    enum { OTHER_IMAGES, OTHER_MEAN, OTHER_CLASSES, SETS, ROUNDING = SETS, WAYS };
+    enum { OTHER_IMAGES, OTHER_MEAN, OTHER_CLASSES, SETS, ROUNDING = SETS, AUGMENT, WAYS };
     const int last = dt_comm_size(comm) - 1;
     const bool odd = dt_comm_rank(comm) == last;
     dt_dataset set[SETS];
@@ -295,14 +299,15 @@ static dt_err one_rank_differs(dt_comm *comm, void *arg) {
         dt_train_result result;
         dt_score score;
         const dt_dataset *mine = i < SETS ? &set[i] : &data;
-        const dt_train_desc desc = { .data = mine, .epochs = 1, .batch = BATCH, .seed = 31 };
+        const dt_augment flips = { .flip = odd ? 0.5f : 0.25f };
+        const dt_train_desc desc = { .data = mine, .epochs = 1, .batch = BATCH, .seed = 31, .augment = i == AUGMENT ? &flips : NULL };
         if (odd && i == ROUNDING) fesetround(FE_TOWARDZERO);
         const dt_err sync = dt_train_sync(net, opt, comm, &desc, &result), psgd = dt_train_psgd(net, opt, comm, &desc, &result);
         fesetenv(FE_DFL_ENV);
         need(sync == DT_ECOMM && psgd == DT_ECOMM);
-        need(strstr(dt_error(), i == ROUNDING ? "in the build, or how it rounds" : "in the training data"));
-        need(i == ROUNDING || dt_evaluate(net, mine, comm, &score) == DT_ECOMM);
-        need(i == ROUNDING || strstr(dt_error(), "in the data to evaluate"));
+        need(strstr(dt_error(), i == ROUNDING ? "in the build, or how it rounds" : i == AUGMENT ? "in the settings of training" : "in the training data"));
+        need(i >= SETS || dt_evaluate(net, mine, comm, &score) == DT_ECOMM);
+        need(i >= SETS || strstr(dt_error(), "in the data to evaluate"));
     }
     dt_net_free(net);
     dt_optimizer_free(opt);
