@@ -98,6 +98,9 @@ resnet9_cifar10 wideresnet: %: examples/%.c examples/models.h $(SHARED) build/dt
 dropin: examples/dropin.c dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
+vectors: examples/vectors.c dtrain.h
+	$(CC) $(CFLAGS) -o $@ $< -lm
+
 infer: examples/infer.c $(SHARED) dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
