@@ -1026,16 +1026,20 @@ DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
 
 /* ==== [S4] Data =========================================================== */
 
-/* From bytes on disk to one step's images: the stroke font that synthetic
-   digits (and the charts of [E8]) are drawn with, IDX files, finding a data
-   set by name, partitions and samplers, and the batches that trainers ask for. */
+/* What a net learns from: how samples come from files, or from a program's arrays, and how every
+   step of a training gets its own. The rule of this section is that nothing is left to luck: which
+   samples a rank sees, in which order, and how each is altered, follow from seeds and numbers.
+
+       [S4.2] [S4.3]        [S4.4]              [S4.5]                [S4.6] [S4.7]
+       files, by name  ->   shares of ranks  -> a step's samples  ->  altered, scaled, in lanes
+       arrays [S4.1]        (PSGD)              (every trainer)       (sixteen side by side) */
 
 /* ==== [S4.1] Datasets ===================================================== */
 
-/* A dataset is a row of numbers for each sample, and what is wanted of it. Images are rows of bytes,
-   and stay bytes until a lane group is packed; a program's own measurements are rows of floats. On
-   the way into the net both are brought near zero, channel by channel, with v = pixel/255 or the
-   float itself:
+/* A dataset is a row of numbers for each sample, and what is wanted of it. Images are rows of
+   bytes, and stay bytes until a lane group is packed; a program's own measurements are rows of
+   floats. On the way into the net both are brought near zero, channel by channel, with
+   v = pixel/255 or the float itself:
 
        x = (v - mean[c]) / std[c]                        mean and std NULL: x = v
 
@@ -1059,11 +1063,11 @@ typedef struct dt_dataset {
 } dt_dataset;
 
 /* dt_dataset_from                                              [S4.1]
-   A dataset over a program's own arrays, which are not copied and must stay. Bytes or floats, labels
-   or targets: one of each. Measures mean and std of each channel where none are given, and refuses
-   floats that are not finite (DT_EDATA), labels of a class that there is not (DT_EDATA), sizes that
-   cannot be meant (DT_ESHAPE). Test samples want the training samples' mean and std: give theirs,
-   or make one dataset and two views of it.
+   A dataset over a program's own arrays, which are not copied and must stay. Bytes or floats,
+   labels or targets: one of each. Measures mean and std of each channel where none are given, and
+   refuses floats that are not finite (DT_EDATA), labels of a class that there is not (DT_EDATA),
+   sizes that cannot be meant (DT_ESHAPE). Test samples want the training samples' mean and std:
+   give theirs, or make one dataset and two views of it.
 
        dt_dataset_from(&all, &(dt_arrays){ .count = 900, .channels = 2, .values = xy,
                                            .labels = side, .classes = 2 }); */
@@ -1083,10 +1087,10 @@ typedef struct dt_arrays {
 DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *arrays);
 
 /* dt_idx_load                                                  [S4.2]  chapter 2
-   Reads one pair of IDX files (LeCun, Cortes, Burges, "The MNIST database"), 1 channel, and measures mean and std.
-   Every size is held against the file's length before memory is asked for. DT_EIO if a file cannot be opened or read,
-   DT_EDATA if it is not what it should be, with one sentence that names the file and the numbers. *d is overwritten;
-   after an error it is empty. */
+   Reads one pair of IDX files (LeCun, Cortes, Burges, "The MNIST database"), 1 channel, and
+   measures mean and std. DT_EIO if a file cannot be opened or read, DT_EDATA if it is not what it
+   should be, with one sentence that names the file and the numbers. *d is overwritten; after an
+   error it is empty. */
 DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
                           int classes);
 
@@ -1115,16 +1119,18 @@ typedef struct dt_dataset_kind {
 DT_API const dt_dataset_kind *dt_dataset_known(int i);
 
 /* dt_dataset_synthetic                                         [E7.2]  chapter 2
-   Draws count digits, 28x28: image i is a function of (seed, i) alone, the same bits on every machine. The sets of
-   dt_dataset_find are images 0..59999 and 60000..69999 of seed 1. About 20 us an image. DT_EARG if count is 0. */
+   Draws count digits, 28x28: image i is a function of (seed, i) alone, the same bits on every
+   machine. The sets of dt_dataset_find are images 0..59999 and 60000..69999 of seed 1. About 20 us
+   an image. DT_EARG if count is 0. */
 DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed);
 
-/* dt_dataset_view: samples first .. first+count-1 of another dataset, not copied; `of` must outlive the view, which
-   keeps its mean and std. DT_EARG if the range is empty or leaves the dataset. */
+/* dt_dataset_view: samples first .. first+count-1 of another dataset, not copied; `of` must outlive
+   the view, which keeps its mean and std. DT_EARG if the range is empty or leaves the dataset. */
 DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first,
                               uint32_t count);
 
-/* dt_dataset_free: gives the blocks back (a view has none) and empties the struct. An empty one is allowed, also NULL. */
+/* dt_dataset_free: gives the block back (a view has none) and empties the struct. An empty one is
+   allowed, also NULL. */
 DT_API void dt_dataset_free(dt_dataset *d);
 #endif
 
@@ -1216,8 +1222,9 @@ static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
     if (!(d->pixels || d->values) || !(d->labels || d->targets) || d->count == 0)
         return dt_fail(DT_EARG, "%s: the dataset is empty", who);
     if ((d->pixels && d->values) || (d->labels && d->targets) || !d->mean != !d->std)
-        return dt_fail(DT_EARG, "%s: of pixels and values, and of labels and targets, a dataset has "
-                                "one; of mean and std both or none", who);
+        return dt_fail(DT_EARG,
+                       "%s: of pixels and values, and of labels and targets, a dataset has one; of "
+                       "mean and std both or none", who);
     if (d->channels < 1 || d->height < 1 || d->width < 1)
         return dt_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs channels, and pixels", who,
                        d->channels, d->height, d->width);
@@ -1546,23 +1553,30 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
 
 /* ==== [S4.4] Partition and sampler ======================================== */
 
-/* Two ways to give every rank its images. A partition cuts a shuffled dataset once
-   into shares, for workers that never meet (PSGD). The sampler deals a new shuffle
-   out in every epoch as PyTorch's DistributedSampler does, equally many to each
-   rank: it repeats or drops a few images to come out even, so its epoch depends on
-   P a little. The batches of [S4.5] do neither. */
+/* Two ways to give every rank its images. A partition cuts a shuffled dataset once into shares, for
+   workers that never meet (PSGD). The sampler deals a new shuffle out in every epoch, like cards,
+   as PyTorch's DistributedSampler does. With the permutation 7 2 9 4 0 5 8 1 6 3 and 4 ranks:
+
+       partition         7 2 | 9 4 0 | 5 8 | 1 6 3       cut at 10 i / 4, rounded down
+       sampler           7 0 6 | 2 5 3 | 9 8 7* | 4 1 2*      * the head again, to come out even
+       with drop_last    7 0 | 2 5 | 9 8 | 4 1                6 and 3 are left out
+
+   The sampler's epoch thus depends on the number of ranks a little: an image counts twice, or not.
+   Its set_epoch must be called with each epoch's number, or all epochs have epoch 0's order. The
+   batches of [S4.5] need neither repeat nor drop. */
 #ifdef DTI_DECLARE
 /* dt_partition                                                 [S4.4]  chapters 2 and 9
-   Cuts a permutation of 0..n-1 into k shares: share i is index[start[i]] .. index[start[i+1]-1]. index (n) and start
-   (k+1) are overwritten. fractions (k), each >= 0, with sum 1 to a thousandth, or NULL for equal shares; share i ends at
-   n times the sum of the first i+1 fractions, rounded, so that the sizes add up to n exactly and equal shares differ by
-   at most 1. DT_EARG on bad fractions or k = 0. */
+   Cuts a permutation of 0..n-1 into k shares: share i is index[start[i]] .. index[start[i+1]-1].
+   index (n) and start (k+1) are overwritten. fractions (k), each >= 0, with sum 1 to a thousandth,
+   or NULL for equal shares; share i ends at n times the sum of the first i+1 fractions, rounded, so
+   that the sizes add up to n and equal shares differ by at most 1. DT_EARG on bad fractions or
+   k = 0. */
 DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k,
                            uint32_t n, uint64_t seed);
 
-/* PyTorch's torch.utils.data.DistributedSampler: ranks get per_rank = ceil(n/ranks) positions each, the permutation's
-   head repeated cyclically to fill the last; with drop_last, per_rank = floor(n/ranks) and the tail is left out. Rank r
-   takes positions r, r+ranks, r+2*ranks, ... of the epoch's permutation. */
+/* PyTorch's torch.utils.data.DistributedSampler: ranks get per_rank = ceil(n/ranks) positions each,
+   the permutation's head repeated cyclically to fill the last; with drop_last, per_rank =
+   floor(n/ranks) and the tail is left out. Rank r takes positions r, r+ranks, r+2*ranks, ... */
 typedef struct dt_sampler_desc {
     uint32_t count;      /* n images, at least 1 */
     int rank, ranks;
@@ -1675,7 +1689,7 @@ typedef struct dt_batch {
     const uint8_t *pixels;   /* (N,C,H,W), the whole data set; or NULL, and then */
     const float *values;     /* (N,C,H,W) */
     const uint8_t *labels;   /* (N); or NULL: nothing is known, and dt_backward refuses */
-    const float *mean, *std; /* (C): x = (v - mean) / std, v = pixel/255 or the value; NULL: x = v */
+    const float *mean, *std; /* (C): x = (v - mean) / std, v pixel/255 or the value; NULL: x = v */
     const uint32_t *index;   /* (count) rows of this rank's samples */
     uint32_t count;          /* 0 is allowed: a rank without work in this step */
     uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
@@ -1684,7 +1698,7 @@ typedef struct dt_batch {
     /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
     int channels, height, width;
     uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
-    /* (N, target_width) numbers that are wanted instead of labels, one for each output of the net */
+    /* (N, target_width) numbers that are wanted instead of labels, one for each output */
     const float *targets;
     int target_width;
     const dt_augment *augment; /* NULL: images as they are */
@@ -1719,13 +1733,14 @@ typedef struct dt_batches {
     uint8_t *room;            /* of a lane group that is altered; NULL without augment */
 } dt_batches;
 
-/* dt_batches_init: checks the description, allocates the one buffer and begins desc->epoch. The dataset and the subset
-   must stay, and augment. DT_EARG on a batch of 0, a rank outside of its size, a subset row outside of the dataset,
-   or bounds of augment that cannot be meant. */
+/* dt_batches_init: checks the description, allocates its buffers and begins desc->epoch. The
+   dataset, the subset and augment must stay. DT_EARG on a batch of 0, a rank outside of its size, a
+   subset row outside of the dataset, or bounds of augment that cannot be meant. */
 DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc);
-/* dt_batches_begin: goes to the start of an epoch; its order depends on (seed, epoch) alone. Allocates nothing. */
+/* dt_batches_begin: goes to the start of an epoch; its order depends on (seed, epoch) alone. */
 DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch);
-/* dt_batches_next: this rank's part of the next global batch; false at the end of the epoch, on all ranks at once. */
+/* dt_batches_next: this rank's part of the next global batch; false at the end of the epoch, on all
+   ranks at once. */
 DT_API bool dt_batches_next(dt_batches *it, dt_batch *out);
 DT_API void dt_batches_free(dt_batches *it);
 #endif
@@ -1748,7 +1763,8 @@ static dt_err dti_check_augment(const dt_augment *a, int channels, int height, i
             return dt_fail(DT_EARG, "augment: %s is %g, outside of 0 to %g", bounds[i].name,
                            (double)bounds[i].value, (double)bounds[i].most);
     const bool scales = a->scale_low != 0.0f || a->scale_high != 0.0f;
-    if (scales && !(a->scale_low >= 0.25f && a->scale_low <= a->scale_high && a->scale_high <= 4.0f))
+    if (scales &&
+        !(a->scale_low >= 0.25f && a->scale_high <= 4.0f && a->scale_low <= a->scale_high))
         return dt_fail(DT_EARG, "augment: scale from %g to %g; needs 0.25 <= low <= high <= 4",
                        (double)a->scale_low, (double)a->scale_high);
     if (height > DTI_AUGMENT_SIDE || width > DTI_AUGMENT_SIDE)
@@ -1756,7 +1772,8 @@ static dt_err dti_check_augment(const dt_augment *a, int channels, int height, i
                        width, DTI_AUGMENT_SIDE);
     if ((a->contrast > 0.0f || a->saturation > 0.0f) && channels != 1 && channels != 3)
         return dt_fail(DT_ESHAPE,
-                       "augment: contrast and saturation need grey or three colours, not %d channels",
+                       "augment: contrast and saturation need grey or three colours, not %d "
+                       "channels",
                        channels);
     return DT_OK;
 }
@@ -1903,7 +1920,6 @@ static dti_alteration dti_draw_alteration(const dt_augment *d, uint32_t epoch, u
         a.factor[k] = 1.0f + (2.0f * dt_uniform(q.v[k]) - 1.0f) * jitter[k];
     return a;
 }
-
 #endif
 
 /* ==== [S4.7] Into lanes =================================================== */
