@@ -29,7 +29,7 @@ typedef struct settings {
     int batch_size, epochs, patience, warmup_epochs, width, images;
     float base_lr, target_accuracy, momentum, dropout;
     uint64_t seed;
-    bool quick;
+    bool quick, augment;
 } settings;
 
 // ---- Who is where.
@@ -174,6 +174,7 @@ int main(int argc, char **argv) {
         { "width", 'i', &s.width, "C   channels of the first blocks; default 160" },
         { "dropout", 'z', &s.dropout, "P   default 0.01" },
         { "norm", 's', &s.norm, "K   batch norm over the batch, rank or group (of 16 images); default batch" },
+        { "augment", 'b', &s.augment, "    the assessment's: flips, rotation, scale and shear, colours" },
         { "images", 'i', &s.images, "N   training images; default all, --quick 512" },
         { "seed", 'u', &s.seed, "S   default 1" },
         { "save", 's', &s.save, "F   write the trained parameters as safetensors" },
@@ -188,8 +189,8 @@ int main(int argc, char **argv) {
     load_any_data(comm, s.data, "wideresnet", &data, &test);
     set_pixels(&data), set_pixels(&test);
     if (!s.images) s.images = s.quick ? 512 : (int)data.count;
-    snprintf(csv, sizeof csv, "out/wideresnet-%s-%s-w%d-b%dx%d-lr%g-%s-m%g-wu%d-%s.csv", s.data, s.optimizer, s.width, dt_comm_size(comm), s.batch_size, (double)s.base_lr,
-             s.scaling, (double)s.momentum, s.warmup_epochs, s.norm);
+    snprintf(csv, sizeof csv, "out/wideresnet-%s-%s-w%d-b%dx%d-lr%g-%s-m%g-wu%d-%s%s.csv", s.data, s.optimizer, s.width, dt_comm_size(comm), s.batch_size, (double)s.base_lr,
+             s.scaling, (double)s.momentum, s.warmup_epochs, s.norm, s.augment ? "-augment" : "");
     check_output(comm, "%s", csv);
     if (s.save) check_output(comm, "%s", s.save);
     if (dt_comm_rank(comm) == 0) remove(csv); // one run a file
@@ -206,8 +207,10 @@ int main(int argc, char **argv) {
     check(comm, dt_share_statistics(net, comm));
     dt_optimizer *opt = make_optimizer(&s, net);
     if (!opt) die(comm);
+    const dt_augment altered = { .seed = s.seed, .flip = 0.5f, .rotate = 10.0f, .scale_low = 0.8f, .scale_high = 1.2f, .shear = 10.0f, .brightness = 0.2f,
+                                 .contrast = 0.2f, .saturation = 0.2f };
     check(comm, dt_batches_init(&it, &some, &(dt_batches_desc){ .per_rank_batch = (uint32_t)s.batch_size, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm),
-                                                                .seed = s.seed, .shuffle = true, .drop_last = true }));
+                                                                .seed = s.seed, .shuffle = true, .drop_last = true, .augment = s.augment ? &altered : NULL }));
     if (dt_comm_rank(comm) == 0)
         printf("net      %zu parameters, %.1f MFLOP an image and step; %u steps an epoch\n", dt_net_count(net), dt_net_flops(net) * 1e-6, it.steps);
     check(comm, train(&s, net, opt, comm, &it, &few, csv));
