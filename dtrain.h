@@ -458,6 +458,8 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
 #ifdef DTI_IMPLEMENT
 typedef struct dt_comm dt_comm;
 typedef struct dt_dataset dt_dataset;
+typedef struct dt_net dt_net;
+typedef struct dt_param dt_param;
 
 /* ---- E1, lane kernels: x, y of one lane group [C][H][W][16]; outputs overwritten, no alias;
    scratch as large as dti_conv_scratch_floats says. packed: weights as the kernels read them,
@@ -518,6 +520,28 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
                                  float *scratch);
 
+/* exact sums [S3.2]: sum[i] += round(x[i] / unit). The largest |x[i]|, or a NaN or infinity among
+   them, whatever else there is. */
+static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit);
+static dt_err dti_check_unit(const char *who, float unit); /* DT_EARG where it is none */
+/* a net's units [S8.5]: do they suit the step's sums; those for the next step; those for this one
+   again; back to those at its beginning, true if they were others; a number that ranks share only
+   if they are alike. bits: by which a limit is above its unit */
+static bool dti_units_suit(const dt_net *net);
+static void dti_units_follow(dt_net *net);
+static void dti_units_anew(dt_net *net);
+static bool dti_units_begin(dt_net *net);
+static int64_t dti_units_number(const dt_net *net);
+static int dti_limit_bits(const dt_net *net);
+static void dti_gradient_to_floats(dt_net *net);
+static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const float *share);
+static dt_err dti_no_unit(const dt_net *net); /* of a share that fits none: 2^126 and more */
+/* wide sums [S3.3]: limb[0..DTI_WIDE-1] += x; false, and nothing added, if x is not finite or too
+   large. And the sum as the nearest double, in the middle the even one, rounded this once. */
+enum { DTI_WIDE = 10, DTI_WIDE_BITS = 45 }; /* limbs; bits that each of them counts */
+DTI_LOCAL bool dti_wide_add(int64_t *limb, double x);
+DTI_LOCAL double dti_wide_value(const int64_t *limbs);
+
 static void dti_sqrt_all(float *x, size_t n); /* x[i] = sqrt(x[i]) */
 /* out[i][lane] = row[lane][offset+i] * a + b for i < n */
 static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t offset, float a,
@@ -546,6 +570,8 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k); /* this thread, to the k
 DTI_LOCAL void dti_doze(long microseconds);
 /* this rank waits at that place, one of so many */
 DTI_LOCAL void dti_move(dt_comm *c, int place, int places);
+/* where ranks outnumber the cores of their one host, each goes to the core that suits its work */
+DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed);
 
 /* ---- E3, MPI, asked by E2: an all-reduce of MPI's own that goes on while this rank computes */
 struct dti_flight;
@@ -802,6 +828,7 @@ typedef struct dt_param {
     dt_tensor value, grad;
     size_t offset;           /* of value.data in the parameter vector, in floats */
     bool trained;            /* false: running statistics, saved but not stepped */
+    float unit;              /* of the gradient's exact sum [S3.2]; it follows its size [S8.5] */
 } dt_param;
 #endif
 
@@ -839,96 +866,50 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
 
 /* ==== [S3.2] Exact sums =================================================== */
 
-/* Floating-point addition has an order: (a+b)+c need not be a+(b+c). Integer
-   addition has none. So a gradient that many ranks add up is first rounded to
-   a multiple of 2^-40 and kept as a 64-bit integer; the sum is then the same
-   for every number of ranks and every all-reduce. What is rounded is one lane
-   group's share (16 images), which is computed the same way wherever it is
-   computed.
+/* Floating-point addition has an order: (a+b)+c need not be a+(b+c). Integer addition has none. So
+   a gradient that many ranks add up is first rounded to a multiple of some unit, a power of two,
+   and kept as a 64-bit integer; the sum is then the same for every number of ranks and every
+   all-reduce. What is rounded is one lane group's share (16 images), which is computed the same way
+   wherever it is computed.
 
-     fixed(x) = round(x * 2^40)        |x| < 2^23 / terms        unit 9.1e-13
+     fixed(x) = round(x / unit)     |x| < limit = 2^62 unit / terms, with terms rounded up to 2^k
 
-   A value that does not fit, or is not a number, is reported, never wrapped:
-   with at most `terms` of them, the sum stays below 2^63. */
+   At most `terms` such integers stay within 2^62, so a sum never wraps. A value that does not fit,
+   or is not a number, is reported. Which unit? Too small, and shares do not fit; too large, and
+   their digits are lost:
+
+       2^62       2^(62-k)             2^(46-k/2)           2^30              1
+        |----------|--------------------|--------------------|-----------------|
+        the sum    limit of a share     size, as chosen      size, at least    unit
+
+   The size of a sum is that of its largest elements before any of them cancel: the sum, over the
+   lane groups, of the largest |x| in each one's share. The sum's own size would not do: the
+   gradient of a bias that batch norm takes away again is 0, up to the rounding of shares which are
+   not small.
+
+   At 2^30 units a float's 24 digits are there, and rounding the shares to the unit changes less
+   than their own rounding. Training [S8.5] chooses each tensor's unit by the size of its last sum,
+   so that the next one may be some 2^15 times as large or as small; if it is not even that, the
+   step is taken again with another unit. Eight terms N(0,1) * scale, |error| / |sum|, beside one unit of
+   2^-40 for all (tests/test_sums.c; to round the sum to a float already costs 2.5e-8):
+
+       scale      1e-20     1e-13     1e-9      1e-7      1e-4      1         1e5       1e8
+       chosen     2.6e-8    2.6e-8    2.6e-8    2.5e-8    2.5e-8    2.5e-8    2.5e-8    2.6e-8
+       2^-40      1         1         2.6e-4    2.6e-6    2.5e-8    2.5e-8    2.6e-8    refused  */
 #ifdef DTI_DECLARE
-#define DT_FIXED_UNIT 0x1p-40
-/* dt_fixed_add: sum[i] += fixed(x[i]) for i < n. Returns the index of the first x[i] with !(|x[i]| < limit),
-   with nothing promised about sum then; n if all fitted. limit = dt_fixed_limit(terms), at most 2^22. */
-DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit);
-/* 2^22 / terms, rounded down to a power of two */
-DT_API float dt_fixed_limit(size_t terms);
-/* out[i] = sum[i] * 2^-40, rounded once */
-DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n);
+#define DT_FIXED_UNIT 0x1p-40f
+/* All units are powers of two, 2^-126 .. 2^65; any other is DT_EARG. */
+
+/* dt_fixed_add: sum[i] += fixed(x[i]) for i < n. Returns the index of the first x[i] with
+   !(|x[i]| < limit), with nothing promised about sum then; n if all fitted. limit is at most
+   dt_fixed_limit(terms, unit). */
+DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float unit, float limit);
+/* 2^62 * unit / terms, rounded down to a power of two; 0 for no unit */
+DT_API float dt_fixed_limit(size_t terms, float unit);
+/* out[i] = sum[i] * unit, rounded once */
+DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n, float unit);
 #endif
 
-#ifdef DTI_IMPLEMENT
-DT_API float dt_fixed_limit(size_t terms) {
-    float limit = 0x1p22f;
-    for (size_t t = 1; t < terms && limit > 1.0f; t *= 2) limit *= 0.5f;
-    return limit;
-}
-
-/* x*2^40 is exact in double. Adding 1.5*2^52 to a double of magnitude below 2^51 leaves its nearest
-   integer in the low bits of the sum: a conversion that every machine has as plain vector adds. The
-   range is made by splitting: hi = x rounded to a multiple of 2^-16, lo = the rest, both exact. */
-DTI_INLINE int64_t dti_round_to_fixed(float x) {
-    const double magic = 0x1.8p52;
-    double hi = ((double)x * 0x1p16 + magic) - magic;
-    double lo = ((double)x * 0x1p16 - hi) * 0x1p24 + magic;
-    double big = hi + magic;
-    int64_t h, l, m;
-    memcpy(&h, &big, 8);
-    memcpy(&l, &lo, 8);
-    memcpy(&m, &magic, 8);
-    /* unsigned: what is too large may wrap */
-    return (int64_t)((((uint64_t)h - (uint64_t)m) << 24) + ((uint64_t)l - (uint64_t)m));
-}
-
-/* sum[i] += fixed(x[i]); true if a value did not fit. AVX-512 converts floats to 64-bit integers itself, rounding to
-   nearest even as the two steps above do: x*2^40 is exact as a float, so both give the same integer. */
-#if defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__GNUC__)
-#include <immintrin.h>
-#define DTI_FIXED_EIGHT
-#endif
-static bool dti_fixed_block(int64_t *sum, const float *x, size_t n, float limit) {
-    unsigned bad = 0;
-    size_t i = 0;
-#ifdef DTI_FIXED_EIGHT
-    const __m256 unit = _mm256_set1_ps(0x1p40f), most = _mm256_set1_ps(limit),
-                 sign = _mm256_set1_ps(-0.0f);
-    for (; i + 8 <= n; i += 8) {
-        __m256 v = _mm256_loadu_ps(x + i);
-        bad |= (unsigned)_mm256_cmp_ps_mask(_mm256_andnot_ps(sign, v), most, _CMP_NLT_UQ);
-        _mm512_storeu_si512(sum + i, _mm512_add_epi64(_mm512_loadu_si512(sum + i),
-                                                      _mm512_cvtps_epi64(_mm256_mul_ps(v, unit))));
-    }
-#endif
-    for (; i < n; ++i) {
-        bad |= !(fabsf(x[i]) < limit);
-        sum[i] = (int64_t)((uint64_t)sum[i] + (uint64_t)dti_round_to_fixed(x[i]));
-    }
-    return bad != 0;
-}
-
-DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float limit) {
-    DTI_NEED((sum && x) || n == 0, "sum and x", 0);
-    size_t done = 0;
-    if (limit > 0x1p22f) limit = 0x1p22f;
-    while (done < n) { /* in blocks, so that the test costs one branch a block */
-        size_t block = dti_min_size(n - done, 512);
-        if (dti_fixed_block(sum + done, x + done, block, limit))
-            for (size_t i = done; i < done + block; ++i)
-                if (!(fabsf(x[i]) < limit)) return i;
-        done += block;
-    }
-    return n;
-}
-
-DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n) {
-    DTI_NEED((out && sum) || n == 0, "out and sum", );
-    for (size_t i = 0; i < n; ++i) out[i] = (float)((double)sum[i] * DT_FIXED_UNIT);
-}
-#endif
 
 /* ==== [S3.3] Wide sums ==================================================== */
 
@@ -955,74 +936,7 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n) {
      sum     |sum| < 2^300, that is 2^40 terms of any size, or more of smaller ones.
 
    To add takes some 40 ns, so it is not for each value: what is added up in doubles within one lane
-   group, where no rank changes the order, is one term here. */
-#ifdef DTI_IMPLEMENT
-enum { DTI_WIDE = 10, DTI_WIDE_BITS = 45 }; /* limbs of a wide sum; bits that each of them counts */
-
-/* Limbs from..to, and further while anything moves, hand on what they hold beyond low..low+2^45-1.
-   The last limb keeps all. */
-DTI_INLINE void dti_wide_carry(int64_t *limb, int from, int to, int64_t low) {
-    const int64_t shift = (int64_t)1 << 62; /* a multiple of 2^45: what is divided is not below 0 */
-    for (int i = from; i < DTI_WIDE - 1; ++i) {
-        const uint64_t above = (uint64_t)(limb[i] - low + shift);
-        const int64_t carry = (int64_t)(above >> DTI_WIDE_BITS) - (shift >> DTI_WIDE_BITS);
-        if (carry == 0 && i >= to) return;
-        limb[i] -= carry * ((int64_t)1 << DTI_WIDE_BITS);
-        limb[i + 1] += carry;
-    }
-}
-
-/* limb[0..DTI_WIDE-1] += x; ten zeros are an empty sum. False, and nothing added, if x is not
-   finite or too large. */
-DTI_LOCAL bool dti_wide_add(int64_t *limb, double x) {
-    if (!(fabs(x) < 0x1p260)) return false;
-    const double units = rint(fabs(x) * 0x1p149); /* below 2^409; exact but for this rounding */
-    if (units == 0.0) return true;
-    uint64_t digits; /* IEEE 754: units = (2^52 + the low 52 bits) * 2^(the high bits - 1075) */
-    memcpy(&digits, &units, sizeof digits);
-    const int exponent = (int)(digits >> 52) - 1075;
-    digits = (digits & (((uint64_t)1 << 52) - 1)) | (uint64_t)1 << 52;
-    if (exponent < 0) digits >>= -exponent; /* an integer, so only zeros go */
-    const int place = exponent < 0 ? 0 : exponent;
-    const int at = place / DTI_WIDE_BITS, up = place % DTI_WIDE_BITS, down = DTI_WIDE_BITS - up;
-    const uint64_t mask = ((uint64_t)1 << DTI_WIDE_BITS) - 1;
-    const int64_t part[3] = { (int64_t)(digits << up & mask), (int64_t)(digits >> down & mask),
-                              (int64_t)(digits >> down >> DTI_WIDE_BITS) };
-    for (int i = 0; i < 3; ++i) limb[at + i] += x < 0.0 ? -part[i] : part[i];
-    dti_wide_carry(limb, at, at + 3, -((int64_t)1 << (DTI_WIDE_BITS - 1)));
-    return true;
-}
-
-/* The sum as the nearest double, in the middle the even one, rounded this once. The limbs stay as
-   they are. */
-DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
-    enum { MOST = 62 }; /* more than a double's 53, and an int64_t holds them */
-    int64_t limb[DTI_WIDE];
-    memcpy(limb, limbs, sizeof limb);
-    dti_wide_carry(limb, 0, DTI_WIDE, 0); /* now only the last limb can be below 0 */
-    const bool negative = limb[DTI_WIDE - 1] < 0;
-    for (int i = 0; negative && i < DTI_WIDE; ++i) limb[i] = -limb[i];
-    dti_wide_carry(limb, 0, DTI_WIDE, 0); /* now none is */
-    int top = DTI_WIDE - 1, have = 0;
-    while (top > 0 && limb[top] == 0) --top;
-    int64_t digits = limb[top];
-    while (digits >> have) ++have;
-    /* The first 62 bits go into one integer, and its last bit says whether anything lies below
-       them. To round that integer to 53 bits is then to round all of the sum. */
-    int exponent = DTI_WIDE_BITS * top - 149;
-    bool below = false;
-    for (int i = top; i-- > 0;) {
-        const int take = DTI_WIDE_BITS < MOST - have ? DTI_WIDE_BITS : MOST - have;
-        const int left = DTI_WIDE_BITS - take;
-        digits = digits << take | limb[i] >> left;
-        below = below || (limb[i] & (((int64_t)1 << left) - 1)) != 0;
-        have += take;
-        exponent -= take;
-    }
-    const double size = ldexp((double)(digits | below), exponent);
-    return negative ? -size : size;
-}
-#endif
+   group, where no rank changes the order, is one term here. The arithmetic is in [E1.11]. */
 
 /* ==== [S4] Data =========================================================== */
 
@@ -2335,7 +2249,7 @@ struct dti_layer {
     int in[3], out[3];       /* C, H, W of one image */
     void *own;
     uint32_t stream;         /* its place in the list: dropout layers draw different numbers */
-    int slots;
+    int slots, first_param;  /* its parameters, and the number of the first in the net */
     dti_slot slot[DTI_SLOTS];
     /* floats in its trained slots, which lie behind one another from slot[0].offset on */
     size_t params;
@@ -3817,6 +3731,9 @@ typedef struct dt_build_desc {
     uint64_t seed;           /* for initial values and dropout */
     /* add gradients as floats: faster, but the last bits depend on the order [S3.2] */
     bool float_sums;
+    /* of the exact sums: 0, and each tensor's unit follows its gradient; else a power of two that
+       all keep, and a gradient that does not fit is an error */
+    float unit;
     /* convolutions by their definition, never by Winograd's algorithm [E1.8]: slower, rounded less
        */
     bool direct;
@@ -3923,6 +3840,11 @@ typedef struct dti_tensor {
     dti_lanes value, grad;
 } dti_tensor;
 
+/* Before the gradient's sums lie numbers about them, and travel with the last of its messages: a
+   check that ranks use the same units, how many shares did not fit, and from DTI_SIZES on each
+   tensor's size [S3.2]. */
+enum { DTI_SAME_UNITS, DTI_MISFITS, DTI_SIZES };
+
 struct dt_net {
     dti_list list;           /* what the builders made; must come first [S6.1] */
     bool training;
@@ -3940,8 +3862,16 @@ struct dt_net {
     float *values, *grad;    /* [count] */
     /* [dti_tail + DTI_SCORE] exact sums of the gradient, wide ones of statistics, then the score */
     int64_t *fixed;
+    int64_t *head;           /* [heads], before them: DTI_SAME_UNITS, ... */
+    size_t heads;
+    /* [params] see [S8.5]: units when the step began, alike on all ranks; for the next step; and the
+       largest of this rank's shares */
+    float *first_unit, *next_unit, *largest;
+    /* whoever has set on_gradient looks at the sums' sizes, and takes the step again if need be */
+    bool judged_later;
+    uint64_t retaken;        /* steps taken again with another unit */
     const dti_loss_class *loss;
-    float *group_grad, *scratch, *logp;
+    float *group_grad, *scratch, *logp, *dlogits;
     float *target;           /* [max_groups][classes][16], if the loss wants targets */
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
     int *label;              /* [max_groups][16] */
@@ -4143,12 +4073,13 @@ static void dti_note_reader(dt_net *net, int op, int tensor) {
     if (net->op[op].class->reads & DTI_READS_X) t->kept |= DTI_READS_Y;
 }
 
-/* In place: y is written over x. Not where x has another reader, nor where backward needs x as it was. */
+/* In place: y is written over x. Not where x has another reader, nor where backward needs x as it
+   was, nor over the images, which a step may need again. */
 static bool dti_may_overwrite(const dt_net *net, const dti_op *op) {
     const dti_tensor *x = &net->tensor[op->tensor];
     const bool needed =
         x->kept & DTI_READS_Y || (x->kept & DTI_READS_SIGN && !op->class->keeps_sign);
-    return op->class->in_place && x->readers == 1 && !needed;
+    return op->class->in_place && x->readers == 1 && !needed && op->tensor > 0;
 }
 
 static void dti_plan_tensors(dt_net *net) {
@@ -4251,7 +4182,8 @@ static dti_lanes dti_find_room(dti_rooms *all, const dti_life *life, size_t floa
 
 static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad) {
     const int n = net->ops, logits = net->op[n - 1].made;
-    dti_lives_from_to(&value[0], -1, -1, -1, -1); /* dt_net_load fills all groups */
+    /* dt_net_load fills all groups, and a step may be taken again */
+    dti_lives_from_to(&value[0], -1, 2 * n, -1, 2 * n);
     for (int i = 0; i < n; ++i) {
         const dti_op *op = &net->op[i];
         const int x = net->tensor[op->tensor].place, y = net->tensor[op->made].place;
@@ -4317,7 +4249,8 @@ static void *dti_take(char *base, size_t *used, size_t groups, size_t count, siz
 /* Hands out addresses. Run twice: once from zero, which tells the size, once from the block of that size. */
 static size_t dti_plan_memory(dt_net *net, char *base) {
     const size_t G = (size_t)net->max_groups, f = sizeof(float);
-    size_t used = 0, largest = 0, scratch = 0;
+    size_t used = 0, largest = 0, scratch = 0, slots = 0;
+    for (int i = 0; i < net->list.layers; ++i) slots += (size_t)net->list.layer[i].slots;
     for (int i = 0; i < net->ops; ++i) {
         if (net->op[i].layer->params > largest) largest = net->op[i].layer->params;
         if (net->op[i].scratch_floats > scratch) scratch = net->op[i].scratch_floats;
@@ -4325,13 +4258,19 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
     net->values = dti_take(base, &used, 1, net->count, f);
     net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
     const size_t wide = dti_times(net->count - net->trained, DTI_WIDE);
-    net->fixed = dti_take(base, &used, 1, dti_plus(dti_plus(net->trained, wide), DTI_SCORE),
-                          sizeof(int64_t));
+    net->heads = dti_round_up(DTI_SIZES + slots, 8);
+    const size_t message = dti_plus(dti_plus(net->trained, wide), DTI_SCORE);
+    net->head = dti_take(base, &used, 1, dti_plus(net->heads, message), sizeof(int64_t));
+    net->fixed = base ? net->head + net->heads : NULL;
+    net->first_unit = dti_take(base, &used, 1, slots, f);
+    net->next_unit = dti_take(base, &used, 1, slots, f);
+    net->largest = dti_take(base, &used, 1, slots, f);
     net->group_grad = dti_take(base, &used, 1, largest, f);
     net->scratch = dti_take(base, &used, 1, scratch, f);
     net->sample = dti_take(base, &used, G, DT_LANES, sizeof(uint32_t));
     net->label = dti_take(base, &used, G, DT_LANES, sizeof(int));
     net->logp = dti_take(base, &used, G, (size_t)net->classes * DT_LANES, f);
+    net->dlogits = dti_take(base, &used, G, (size_t)net->classes * DT_LANES, f);
     const size_t targets = net->loss->targets ? (size_t)net->classes * DT_LANES : 0;
     net->target = dti_take(base, &used, G, targets, f);
     for (int i = 0; i < net->ops; ++i) {
@@ -4363,7 +4302,8 @@ static void dti_plan_parameters(dt_net *net) {
 
 static void dti_name_parameters(dt_net *net) {
     for (int i = 0; i < net->list.layers; ++i) {
-        const dti_layer *l = &net->list.layer[i];
+        dti_layer *l = &net->list.layer[i];
+        l->first_param = net->params;
         for (int k = 0; k < l->slots; ++k) {
             const dti_slot *s = &l->slot[k];
             dt_param *p = &net->param[net->params];
@@ -4372,6 +4312,9 @@ static void dti_name_parameters(dt_net *net) {
             *p = (dt_param){ .name = net->param_name[net->params], .value = s->shape, .grad = s->shape, .offset = s->offset, .trained = s->trained };
             p->value.data = net->values + s->offset;
             p->grad.data = net->grad + s->offset;
+            /* first gradients are mostly of 1e-4 to 10, of which this holds all digits */
+            p->unit = net->desc.unit != 0.0f ? net->desc.unit : 0x1p-46f;
+            net->next_unit[net->params] = p->unit;
             ++net->params;
         }
     }
@@ -4399,6 +4342,7 @@ static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
     if (!desc) return dt_fail(DT_EARG, "dt_net_build: desc must not be NULL");
     if (desc->batch < 1 || desc->batch > 1 << 20)
         return dt_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
+    if (desc->unit != 0.0f) DT_TRY(dti_check_unit("net", desc->unit));
     DT_TRY(dti_check_enum("net", "loss", desc->loss, DT_LOSSES));
     if (net->list.layers == 0) return dt_fail(DT_EARG, "net: it has no layers");
     const int *out = dti_tensor_shape(&net->list, net->list.layers);
@@ -4460,6 +4404,7 @@ DT_API dt_net *dt_net_clone(const dt_net *net) {
     }
     if (!good || dt_net_build(twin, &net->desc) != DT_OK) { dt_net_free(twin); return NULL; }
     memcpy(twin->values, net->values, net->count * sizeof(float));
+    memcpy(twin->next_unit, net->next_unit, (size_t)net->params * sizeof(float));
     return twin;
 }
 #endif
@@ -4626,6 +4571,10 @@ static dti_wanted dti_wanted_of(const dt_net *net, int g) {
 static float *dti_logp_of(const dt_net *net, int g) {
     return net->logp + (size_t)g * (size_t)net->classes * DT_LANES;
 }
+/* What backward begins with; kept, because a step may be taken again. */
+static float *dti_dlogits_of(const dt_net *net, int g) {
+    return net->dlogits + (size_t)g * (size_t)net->classes * DT_LANES;
+}
 
 /* Loss and score of one lane group from its logits. */
 static dt_err dti_score_group(dt_net *net, int g) {
@@ -4754,27 +4703,49 @@ DT_API dt_err dt_forward(dt_net *net) {
     return DT_OK;
 }
 
-static dt_err dti_bad_gradient(const dt_net *net, size_t at, float value) {
-    for (int i = 0; i < net->params; ++i) {
-        const dt_param *p = &net->param[i];
-        if (at >= p->offset && at < p->offset + dt_tensor_count(&p->value))
-            return dt_fail(DT_ENUMERIC,
-                           "gradient of %s[%zu] is %g, which an exact sum cannot hold", p->name,
-                           at - p->offset, (double)value);
-    }
-    return dt_fail(DT_ENUMERIC, "gradient [%zu] is %g", at, (double)value);
+/* ---- Exact sums of gradients: whose unit, and when it changes.
+
+   A step begins with the units that the last one has chosen. When all shares are added up, on this
+   rank or over all of them, the sums' sizes say whether every share fitted and every sum has its
+   digits. Mostly so; then they choose the next step's units. If not, the step is taken again from
+   dt_forward on, on all ranks alike, with units chosen by the largest shares, which now certainly
+   fit. Nothing else has changed meanwhile: the optimizer has not stepped, and statistics have not
+   followed.
+
+   All of this depends on lane groups' shares alone, so it is the same for every number of ranks. */
+
+/* Adds one lane group's share of one tensor's gradient. */
+static dt_err dti_add_share(dt_net *net, int i, const float *share) {
+    const dt_param *p = &net->param[i];
+    const bool keeps = net->desc.unit != 0.0f || (net->on_gradient && !net->judged_later);
+    const size_t n = dt_tensor_count(&p->value);
+    const float largest = dti_fixed_add(net->fixed + p->offset, share, n, p->unit);
+    const bool fits = largest < ldexpf(p->unit, dti_limit_bits(net));
+    if (!(largest <= FLT_MAX) || (!fits && keeps)) return dti_bad_gradient(net, p, share);
+    if (largest > net->largest[i]) net->largest[i] = largest;
+    if (fits) net->head[DTI_SIZES + i] += (int64_t)ceil((double)largest / (double)p->unit);
+    else ++net->head[DTI_MISFITS];
+    return DT_OK;
 }
 
-/* Adds one lane group's share of one layer's parameter gradient. */
-static dt_err dti_add_gradient(dt_net *net, const dti_layer *l, float limit) {
-    const size_t offset = l->slot[0].offset;
-    if (net->desc.float_sums) {
-        float *grad = net->grad + offset;
-        for (size_t k = 0; k < l->params; ++k) grad[k] += net->group_grad[k];
-        return DT_OK;
+/* Adds one lane group's share of one layer's gradient. */
+static dt_err dti_add_gradient(dt_net *net, const dti_layer *l) {
+    const float *share = net->group_grad;
+    for (int k = 0; k < l->slots; ++k) {
+        const size_t n = l->slot[k].trained ? dt_tensor_count(&l->slot[k].shape) : 0;
+        float *grad = net->grad + l->slot[k].offset;
+        if (net->desc.float_sums) for (size_t j = 0; j < n; ++j) grad[j] += share[j];
+        else if (n > 0) DT_TRY(dti_add_share(net, l->first_param + k, share));
+        share += n;
     }
-    size_t at = dt_fixed_add(net->fixed + offset, net->group_grad, l->params, limit);
-    return at == l->params ? DT_OK : dti_bad_gradient(net, offset + at, net->group_grad[at]);
+    return DT_OK;
+}
+
+/* Before a step's first share is added. */
+static void dti_clear_gradient(dt_net *net) {
+    for (int i = 0; i < net->params; ++i) net->largest[i] = 0.0f;
+    if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
+    else memset(net->head, 0, (net->heads + net->trained) * sizeof(int64_t));
 }
 
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
@@ -4798,13 +4769,12 @@ static void dti_add_spare(const dti_op *op, int g) {
 }
 
 /* One op over groups [g, g+n). */
-static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n,
-                              float limit) {
+static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n) {
     const dti_layer *l = op->layer;
     const double start = net->layer_seconds ? dt_now() : 0.0;
     for (int k = g; k < g + n; ++k) {
         op->class->backward(op, run, k);
-        if (l->params) DT_TRY(dti_add_gradient(net, l, limit));
+        if (l->params) DT_TRY(dti_add_gradient(net, l));
     }
     if (op->class->backward_data && op->dx.at) op->class->backward_data(op, run, g, n);
     DT_TRY(*run->error);
@@ -4827,28 +4797,60 @@ static dt_err dti_backward_sums(const dt_net *net, const dti_pass *run) {
 
 /* Ops [begin, end) in reverse over groups [g, g+n). */
 static dt_err dti_backward_stretch(dt_net *net, const dti_pass *run, int begin, int end, int g,
-                                   int n, float limit) {
+                                   int n) {
     for (const dti_op *op = net->op + end; op-- > net->op + begin;)
-        if (net->tensor[op->made].learns) DT_TRY(dti_backward_op(net, run, op, g, n, limit));
+        if (net->tensor[op->made].learns) DT_TRY(dti_backward_op(net, run, op, g, n));
     return DT_OK;
 }
 
-/* All layers, once the logits' gradient stands. */
-static dt_err dti_backward(dt_net *net) {
-    const float limit = dt_fixed_limit((net->batch.global_count + DT_LANES - 1) / DT_LANES);
+/* All layers once, in the units that are set, from the logits' gradient on. */
+static dt_err dti_backward_once(dt_net *net) {
+    const size_t floats = dti_group_floats(dti_logits(net)->shape);
     dt_err error = DT_OK;
     dti_pass run = dti_pass_of(net, &error);
-    if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
-    else memset(net->fixed, 0, net->trained * sizeof(int64_t));
+    dti_clear_gradient(net);
+    for (int g = 0; g < net->groups; ++g)
+        memcpy(dti_lanes_of(dti_logits(net)->grad, g), dti_dlogits_of(net, g),
+               floats * sizeof(float));
     if (net->groups == 0) DT_TRY(dti_backward_sums(net, &run));
     for (int end = net->ops, begin; end > 0; end = begin) {
         begin = net->op[end - 1].begin;
         const int n = net->op[begin].whole_batch ? net->groups : 1;
         for (int g = 0; g < net->groups; g += n)
-            DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n, limit));
+            DT_TRY(dti_backward_stretch(net, &run, begin, end, g, n));
     }
+    return DT_OK;
+}
+
+/* The step from dt_forward on, once more. */
+static dt_err dti_step_again(dt_net *net) {
+    if (!net->masked)
+        return dt_fail(DT_EARG, "net: its gradient needs other units, so the step is to be taken "
+                                "again; but another batch has been there since");
+    DT_TRY(dt_forward(net));
+    return dti_backward_once(net);
+}
+
+/* Where this rank has the whole batch. */
+static dt_err dti_judge_alone(dt_net *net) {
+    if (!dti_units_suit(net)) {
+        dti_units_anew(net);
+        DT_TRY(dti_step_again(net));
+    }
+    if (net->head[DTI_MISFITS] > 0) return dti_no_unit(net);
+    dti_units_follow(net);
+    return DT_OK;
+}
+
+/* A step's backward pass, once the logits' gradient stands. */
+static dt_err dti_backward(dt_net *net) {
+    for (int i = 0; i < net->params; ++i)
+        net->param[i].unit = net->first_unit[i] = net->next_unit[i];
+    DT_TRY(dti_backward_once(net));
     if (net->on_gradient) return DT_OK;
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
+    if (!net->desc.float_sums && !net->on_sums && net->batch.count == net->batch.global_count)
+        DT_TRY(dti_judge_alone(net));
+    dti_gradient_to_floats(net);
     dti_settle_statistics(net, false);
     return DT_OK;
 }
@@ -4867,7 +4869,7 @@ DT_API dt_err dt_backward(dt_net *net) {
         const dti_wanted wanted = dti_wanted_of(net, g);
         net->loss->backward(net->classes, dti_lanes_of(dti_logits(net)->value, g),
                             dti_logp_of(net, g), &wanted, 1.0f / (float)net->batch.global_count,
-                            dti_lanes_of(dti_logits(net)->grad, g));
+                            dti_dlogits_of(net, g));
     }
     return dti_backward(net);
 }
@@ -4877,7 +4879,7 @@ DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits) {
     DTI_NEED(dlogits || net->batch.count == 0, "dlogits", DT_EARG);
     const size_t K = (size_t)net->classes;
     for (uint32_t i = 0; i < (uint32_t)net->groups * DT_LANES; ++i) {
-        float *dz = dti_lanes_of(dti_logits(net)->grad, (int)(i / DT_LANES)) + i % DT_LANES;
+        float *dz = dti_dlogits_of(net, (int)(i / DT_LANES)) + i % DT_LANES;
         for (size_t k = 0; k < K; ++k)
             dz[k * DT_LANES] = i < net->batch.count ? dlogits[i * K + k] : 0.0f;
     }
@@ -6488,7 +6490,7 @@ DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *
 
 /* ==== [S11.1] The verbs of data parallelism =============================== */
 #ifdef DTI_DECLARE
-/* Rank 0's parameter values reach every rank. */
+/* Rank 0's parameter values reach every rank, and its units of exact sums. */
 DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm);
 
 /* dt_average_gradients: each rank's gradient is its share of the global batch's mean [S8.1]; the shares are summed
@@ -6517,7 +6519,8 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm);
 #ifdef DTI_IMPLEMENT
 DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
     DT_TRY(dti_ready(__func__, net));
-    return dt_broadcast(comm, net->values, net->count * sizeof(float), 0);
+    DT_TRY(dt_broadcast(comm, net->values, net->count * sizeof(float), 0));
+    return dt_broadcast(comm, net->next_unit, (size_t)net->params * sizeof(float), 0);
 }
 
 /* The score, a wish to stop and what batch statistics need, behind the gradient in the same
@@ -6547,12 +6550,36 @@ static bool dti_detach_score(dt_net *net) {
     return slot[DTI_STOP] > 0;
 }
 
+/* Gradients [from, to) set out; with those from 0 on, the numbers about all of them [S8.1]. */
 static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from,
                             size_t to, dt_request *request) {
     dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
     if (net->desc.float_sums) { desc.buf = net->grad + from; desc.type = DT_F32; }
     else { desc.buf = net->fixed + from; desc.type = DT_I64; }
+    if (from == 0 && !net->desc.float_sums) {
+        net->head[DTI_SAME_UNITS] = dti_units_number(net);
+        desc.buf = net->head;
+        desc.n += net->heads;
+    }
     return dt_allreduce_start(comm, &desc, request);
+}
+
+/* The sums of all ranks have come. *again: the step is to be taken again, and the units for that are
+   set. Else the next step's are, if every share has fitted. */
+static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *again) {
+    *again = false;
+    if (net->desc.float_sums) return DT_OK;
+    const int64_t same = dti_units_number(net) * dt_comm_size(comm);
+    if (net->head[DTI_SAME_UNITS] != same)
+        return dt_fail(DT_ECOMM, "rank %d: the ranks add up their gradients in different units; "
+                                 "dt_broadcast_parameters comes before the first step together",
+                       dt_comm_rank(comm));
+    *again = !again_already && !dti_units_suit(net);
+    if (!*again && net->head[DTI_MISFITS] > 0) return dti_no_unit(net);
+    if (!*again) return dti_units_follow(net), DT_OK;
+    DT_TRY(dt_allreduce(comm, net->largest, (size_t)net->params, DT_F32, DT_MAX, DT_AUTO));
+    dti_units_anew(net);
+    return DT_OK;
 }
 
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
@@ -6560,10 +6587,16 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(comm, "comm", DT_EARG);
     if (dt_comm_size(comm) == 1) return DT_OK;
-    dti_attach_score(net, false);
-    DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, dti_tail(net) + DTI_SCORE, &request));
-    DT_TRY(dt_allreduce_wait(comm, &request));
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
+    bool again = dti_units_begin(net); /* a rank that alone has samples has judged for itself */
+    if (again) DT_TRY(dti_step_again(net));
+    for (int tries = 0; tries == 0 || again; ++tries) {
+        if (tries > 0) DT_TRY(dti_step_again(net));
+        dti_attach_score(net, false);
+        DT_TRY(dti_start_sum(net, comm, DT_AUTO, 0, dti_tail(net) + DTI_SCORE, &request));
+        DT_TRY(dt_allreduce_wait(comm, &request));
+        DT_TRY(dti_judge(net, comm, tries > 0, &again));
+    }
+    dti_gradient_to_floats(net);
     dti_detach_score(net);
     return DT_OK;
 }
@@ -6589,13 +6622,14 @@ static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm al
     if (ranks == 1) return DT_OK;
     memset(net->fixed, 0, net->count * sizeof(int64_t));
     net->fixed[net->count] = wish;
-    size_t at = dt_fixed_add(net->fixed, net->values, net->count, dt_fixed_limit((size_t)ranks));
+    size_t at = dt_fixed_add(net->fixed, net->values, net->count, DT_FIXED_UNIT,
+                             dt_fixed_limit((size_t)ranks, DT_FIXED_UNIT));
     if (at < net->count)
         return dt_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at,
                        (double)net->values[at]);
     DT_TRY(dt_allreduce(comm, net->fixed, net->count + 1, DT_I64, DT_SUM, algorithm));
     for (size_t i = 0; i < net->count; ++i)
-        net->values[i] = (float)((double)net->fixed[i] * DT_FIXED_UNIT / ranks);
+        net->values[i] = (float)((double)net->fixed[i] * (double)DT_FIXED_UNIT / ranks);
     if (stop) *stop = net->fixed[net->count] > 0;
     return DT_OK;
 }
@@ -6725,6 +6759,7 @@ typedef struct dt_train_result {
     int epochs;                /* ended */
     double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
     bool stopped;              /* on_step asked to */
+    uint64_t retaken;          /* steps taken again with other units [S8.5], by all workers */
 } dt_train_result;
 #endif
 
@@ -6775,6 +6810,7 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     const uint64_t settings[] = { net->desc.seed,
                                   net->desc.float_sums,
                                   net->desc.direct,
+                                  dt_hash(&net->desc.unit, sizeof net->desc.unit, 0),
                                   (uint64_t)net->desc.loss,
                                   net->count,
                                   (uint64_t)net->list.layers,
@@ -6821,6 +6857,8 @@ struct dti_training {
     dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
     bool wish, stop;           /* on_step has asked to stop; training does */
     float lr;                  /* scaled; what the schedule begins with */
+    bool again;                /* this step is taken a second time, with other units */
+    uint64_t retaken;          /* such steps before this training */
 };
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) {
@@ -6870,6 +6908,7 @@ static dt_err dti_run_epoch(dti_training *run) {
 
 static dt_err dti_run_each_epoch(dti_training *run) {
     dt_progress *p = &run->p;
+    run->retaken = run->net->retaken;
     for (p->epoch = 0; p->epoch < run->d->epochs && !run->stop; ++p->epoch) {
         dt_batches_begin(&run->it, (uint32_t)p->epoch);
         p->step = 0;
@@ -6878,6 +6917,7 @@ static dt_err dti_run_each_epoch(dti_training *run) {
         run->result->score = p->score;
         run->result->samples = p->samples;
         run->result->stopped = run->stop;
+        run->result->retaken = run->net->retaken - run->retaken;
     }
     return DT_OK;
 }
@@ -6937,44 +6977,61 @@ static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
     bool done;
     (void)count;
     b->low = offset;
-    if ((b->high - b->low) * unit >= b->floor && b->started < 31) return dti_bucket_start(b);
+    /* the last one sets out when all is known about it [S8.1] */
+    if (b->low > 0 && (b->high - b->low) * unit >= b->floor && b->started < 31)
+        return dti_bucket_start(b);
     /* moves all of them on */
     return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK;
 }
 
-static dt_err dti_bucket_wait(dti_buckets *b, bool *stop) {
-    dt_net *net = b->net;
+static dt_err dti_bucket_wait(dti_buckets *b) {
     b->low = 0;
-    if (b->high > 0) DT_TRY(dti_bucket_start(b));
+    DT_TRY(dti_bucket_start(b));
     for (int i = 0; i < b->started; ++i) DT_TRY(dt_allreduce_wait(b->comm, &b->request[i]));
-    if (!net->desc.float_sums) dt_fixed_to_float(net->grad, net->fixed, net->trained);
-    *stop = dti_detach_score(net);
     return DT_OK;
 }
 
-/* The gradient of the global batch. *stop becomes true on every rank if it was on any. */
-static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *stop) {
+/* Forward, backward, and the sums over the ranks on their way meanwhile. */
+static dt_err dti_sync_pass(dti_training *run) {
     dt_net *net = run->net;
-    const bool alone = dt_comm_size(run->comm) == 1;
     dti_buckets b = { .net = net,
                       .comm = run->comm,
                       .algorithm = run->d->algorithm,
                       .high = dti_tail(net) + DTI_SCORE,
                       .floor = run->d->bucket_bytes ? run->d->bucket_bytes : DT_BUCKET_BYTES };
+    const bool alone = dt_comm_size(run->comm) == 1;
     const double start = dt_now();
-    DT_TRY(dt_net_load(net, batch));
     DT_TRY(dt_forward(net));
-    dt_trace(run->comm, "forward", start, dt_now());
-    if (!alone) {
-        dti_attach_score(net, *stop);
-        dt_net_on_gradient(net, dti_bucket_fill, &b);
-    }
     const double middle = dt_now();
-    dt_err error = dt_backward(net);
+    dt_trace(run->comm, "forward", start, middle);
+    if (!alone) {
+        dti_attach_score(net, run->wish);
+        dt_net_on_gradient(net, dti_bucket_fill, &b);
+        net->judged_later = true;
+    }
+    dt_err error = run->again ? dti_backward_once(net) : dt_backward(net);
     dt_net_on_gradient(net, NULL, NULL);
+    net->judged_later = false;
     DT_TRY(error);
     dt_trace(run->comm, "backward", middle, dt_now());
-    return alone ? DT_OK : dti_bucket_wait(&b, stop);
+    return alone ? DT_OK : dti_bucket_wait(&b);
+}
+
+/* The gradient of the global batch. *stop becomes true on every rank if it was wished on any. */
+static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *stop) {
+    dt_net *net = run->net;
+    DT_TRY(dt_net_load(net, batch));
+    run->again = false;
+    DT_TRY(dti_sync_pass(run));
+    if (dt_comm_size(run->comm) == 1) return DT_OK;
+    DT_TRY(dti_judge(net, run->comm, false, &run->again));
+    if (run->again) {
+        DT_TRY(dti_sync_pass(run));
+        DT_TRY(dti_judge(net, run->comm, true, &run->again));
+    }
+    dti_gradient_to_floats(net);
+    *stop = dti_detach_score(net);
+    return DT_OK;
 }
 
 /* A wish to stop travels with the gradient, so it takes effect after the step that follows it. */
@@ -7000,43 +7057,6 @@ static dt_err dti_sync_epoch_end(dti_training *run) {
 static const dti_method dti_sync = {
     .meets = true, .step = dti_sync_step, .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end
 };
-
-/* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
-   five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
-   no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
-   to the core that has least (Graham 1969). Where one may not use the same cores as the others, or its
-   environment says DTRAIN_PLACE=off, all stay where they are. */
-static dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
-    enum { MOST = 256 };
-    const int ranks = dt_comm_size(comm), cores = dt_cores();
-    const char *wish = getenv("DTRAIN_PLACE");
-    const bool willing = ranks > cores && cores < DTI_PLACES && !(wish && strcmp(wish, "off") == 0)
-                         && dti_cpus_get(allowed);
-    uint64_t mine = willing ? dt_hash(allowed, sizeof *allowed, 0) : 0;
-    uint32_t all[MOST], load[MOST] = { 0 };
-    *placed = false;
-    if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
-    /* the largest ~x is ~ of the smallest x */
-    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };
-    DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
-    if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
-    DT_TRY(dt_allgather(comm, &work, sizeof work, all));
-    for (int turn = 0; turn < ranks; ++turn) {
-        int most = -1, least = 0;
-        for (int r = 0; r < ranks; ++r)
-            if (all[r] != UINT32_MAX && (most < 0 || all[r] > all[most])) most = r;
-        for (int core = 1; core < cores; ++core)
-            if (load[core] < load[least]) least = core;
-        load[least] += all[most];
-        all[most] = UINT32_MAX; /* placed */
-        if (most == dt_comm_rank(comm)) {
-            dti_pin(allowed, least);
-            dti_move(comm, 1 + least, 1 + cores);
-            *placed = true;
-        }
-    }
-    return DT_OK;
-}
 
 static dt_err dti_sync_run(dti_training *run) {
     const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank,
@@ -7170,12 +7190,13 @@ static dt_err dti_psgd_end(dti_training *run) {
     dt_train_result *result = run->result;
     DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, false, NULL));
     result->seconds += dt_now() - start;
-    int64_t sums[4] = { result->score.loss_fixed, result->score.correct, result->score.count,
-                        (int64_t)result->samples };
+    int64_t sums[5] = { result->score.loss_fixed, result->score.correct, result->score.count,
+                        (int64_t)result->samples, (int64_t)result->retaken };
     if (dt_comm_size(run->comm) > 1)
-        DT_TRY(dt_allreduce(run->comm, sums, 4, DT_I64, DT_SUM, DT_AUTO));
+        DT_TRY(dt_allreduce(run->comm, sums, 5, DT_I64, DT_SUM, DT_AUTO));
     result->score = (dt_score){ sums[0], sums[1], sums[2] };
     result->samples = (uint64_t)sums[3];
+    result->retaken = (uint64_t)sums[4];
     return dt_check_replicas(run->net, run->comm);
 }
 
@@ -7422,6 +7443,7 @@ static void dti_hogwild_collect(dt_hogwild_result *result, const dti_hogwild *h,
         if (i < 64) result->worker_seconds[i] = w->result.seconds;
         if (w->result.seconds > t->seconds) t->seconds = w->result.seconds;
         t->samples += w->result.samples;
+        t->retaken += w->result.retaken;
         dt_score_add(&t->score, &w->result.score);
         for (int b = 0; b < DT_STALENESS_BINS; ++b) result->staleness[b] += w->staleness[b];
         for (int e = 0; e < DT_MAX_EPOCHS_KEPT; ++e)
@@ -10234,12 +10256,12 @@ DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, flo
     int64_t fixed[N];
     for (size_t k = 0; k < sizeof known / sizeof *known; ++k) {
         for (int i = 0; i < N; ++i) x[i] = known[k].x * ones[i], fixed[i] = 7;
-        if (dt_fixed_add(fixed, x, N, dt_fixed_limit(1)) != N) return "exact sums take what fits";
+        if (dt_fixed_add(fixed, x, N, DT_FIXED_UNIT, INFINITY) != N) return "exact sums take what fits";
         for (int i = 0; i < N; ++i)
             if (fixed[i] != 7 + known[k].fixed) return "exact sums round to the nearest 2^-40";
     }
     for (int i = 0; i < N; ++i) x[i] = zero / zero, fixed[i] = 0;
-    if (dt_fixed_add(fixed, x, N, dt_fixed_limit(1)) != 0) return "exact sums find a NaN";
+    if (dt_fixed_add(fixed, x, N, DT_FIXED_UNIT, INFINITY) != 0) return "exact sums find a NaN";
     for (int i = 0; i < 3 * DT_LANES; ++i) z[i] = (float)(i / DT_LANES) * *ones;
     dti_log_softmax(3, z, z);
     for (int i = 0; i < 3 * DT_LANES; ++i)                      /* 2.4076059 = log(1 + e + e*e) */
@@ -10454,6 +10476,272 @@ DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const 
 }
 #endif
 
+/* ==== [E1.11] Integers for exact sums ======================================
+
+   What [S3.2] and [S3.3] ask of a machine: floats rounded to integers as fast as they come, and a sum of 450 bits.
+   Each float of a gradient is rounded once a step for every lane group, so the first wants vector instructions; the
+   second is for a few sums a channel. */
+#ifdef DTI_IMPLEMENT
+#define DTI_UNIT_LEAST 0x1p-126f /* 1 / unit is a float, and so is 2^62 units */
+#define DTI_UNIT_MOST 0x1p65f
+
+static dt_err dti_check_unit(const char *who, float unit) {
+    int exponent;
+    if (unit >= DTI_UNIT_LEAST && unit <= DTI_UNIT_MOST && frexpf(unit, &exponent) == 0.5f)
+        return DT_OK;
+    return dt_fail(DT_EARG, "%s: a unit of %g; needs a power of two, 2^-126 .. 2^65", who,
+                   (double)unit);
+}
+
+/* the smallest k with 2^k >= terms */
+static int dti_log2_terms(size_t terms) {
+    int k = 0;
+    while (k < 62 && ((size_t)1 << k) < terms) ++k;
+    return k;
+}
+
+DT_API float dt_fixed_limit(size_t terms, float unit) {
+    if (dti_check_unit(__func__, unit) != DT_OK) return 0.0f;
+    return ldexpf(unit, 62 - dti_log2_terms(terms));
+}
+
+/* The unit in which a sum of that size, of 2^k terms, has room above and below. */
+static float dti_unit_for(double size, int k) {
+    int exponent;
+    (void)frexp(size, &exponent);
+    const float unit = (float)ldexp(1.0, exponent - (46 - k / 2));
+    return unit < DTI_UNIT_LEAST ? DTI_UNIT_LEAST : unit < DTI_UNIT_MOST ? unit : DTI_UNIT_MOST;
+}
+
+/* Whether so many units are enough: a sum of zeros, or one that keeps its digits. */
+static bool dti_unit_suits(float unit, int64_t size) {
+    return size == 0 || size >= (int64_t)1 << 30 || unit <= DTI_UNIT_LEAST;
+}
+
+DT_API size_t dt_fixed_add(int64_t *sum, const float *x, size_t n, float unit, float limit) {
+    DTI_NEED((sum && x) || n == 0, "sum and x", 0);
+    if (dti_check_unit(__func__, unit) != DT_OK) return 0;
+    if (limit > dt_fixed_limit(1, unit)) limit = dt_fixed_limit(1, unit);
+    size_t done = 0;
+    while (done < n) { /* in blocks, so that the test costs one branch a block */
+        size_t block = dti_min_size(n - done, 512);
+        if (!(dti_fixed_add(sum + done, x + done, block, unit) < limit))
+            for (size_t i = done; i < done + block; ++i)
+                if (!(fabsf(x[i]) < limit)) return i;
+        done += block;
+    }
+    return n;
+}
+
+DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n, float unit) {
+    DTI_NEED((out && sum) || n == 0, "out and sum", );
+    if (dti_check_unit(__func__, unit) != DT_OK) return;
+    for (size_t i = 0; i < n; ++i) out[i] = (float)((double)sum[i] * (double)unit);
+}
+/* x / unit is exact in double. Adding 1.5*2^52 to a double of magnitude below 2^51 leaves its nearest
+   integer in the low bits of the sum: a conversion that every machine has as plain vector adds. The
+   range is made by splitting: hi = x rounded to a multiple of 2^24 units, lo = the rest, both exact. */
+DTI_INLINE int64_t dti_round_to_fixed(float x, double per_unit) {
+    const double magic = 0x1.8p52, upper = (double)x * (per_unit * 0x1p-24);
+    double hi = (upper + magic) - magic;
+    double lo = (upper - hi) * 0x1p24 + magic;
+    double big = hi + magic;
+    int64_t h, l, m;
+    memcpy(&h, &big, 8);
+    memcpy(&l, &lo, 8);
+    memcpy(&m, &magic, 8);
+    /* unsigned: what is too large may wrap */
+    return (int64_t)((((uint64_t)h - (uint64_t)m) << 24) + ((uint64_t)l - (uint64_t)m));
+}
+
+/* sum[i] += fixed(x[i]). Returns the largest |x[i]|, a NaN or infinity if there is one: the bits of
+   |x|, taken as integers, are ordered as the numbers are, and NaNs come last. AVX-512 converts
+   floats to 64-bit integers itself, rounding to nearest even as the two steps above do: x / unit is
+   exact as a float, or far below half a unit, so both give the same integer. */
+#if defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__GNUC__)
+#include <immintrin.h>
+#define DTI_FIXED_EIGHT
+#endif
+static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit) {
+    const float per_unit = 1.0f / unit;
+    uint32_t most = 0;
+    float largest;
+    size_t i = 0;
+#ifdef DTI_FIXED_EIGHT
+    const __m256 scale = _mm256_set1_ps(per_unit);
+    const __m256i size = _mm256_set1_epi32(INT32_MAX); /* all bits but the sign */
+    __m256i eight = _mm256_setzero_si256();
+    for (; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        eight = _mm256_max_epu32(eight, _mm256_and_si256(_mm256_castps_si256(v), size));
+        _mm512_storeu_si512(sum + i, _mm512_add_epi64(_mm512_loadu_si512(sum + i),
+                                                      _mm512_cvtps_epi64(_mm256_mul_ps(v, scale))));
+    }
+    uint32_t lane[8];
+    memcpy(lane, &eight, sizeof lane);
+    for (int k = 0; k < 8; ++k) most = lane[k] > most ? lane[k] : most;
+#endif
+    for (; i < n; ++i) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= INT32_MAX;
+        most = bits > most ? bits : most;
+        sum[i] =
+            (int64_t)((uint64_t)sum[i] + (uint64_t)dti_round_to_fixed(x[i], (double)per_unit));
+    }
+    memcpy(&largest, &most, sizeof largest);
+    return largest;
+}
+
+/* Limbs from..to, and further while anything moves, hand on what they hold beyond low..low+2^45-1.
+   The last limb keeps all. */
+DTI_INLINE void dti_wide_carry(int64_t *limb, int from, int to, int64_t low) {
+    const int64_t shift = (int64_t)1 << 62; /* a multiple of 2^45: what is divided is not below 0 */
+    for (int i = from; i < DTI_WIDE - 1; ++i) {
+        const uint64_t above = (uint64_t)(limb[i] - low + shift);
+        const int64_t carry = (int64_t)(above >> DTI_WIDE_BITS) - (shift >> DTI_WIDE_BITS);
+        if (carry == 0 && i >= to) return;
+        limb[i] -= carry * ((int64_t)1 << DTI_WIDE_BITS);
+        limb[i + 1] += carry;
+    }
+}
+
+/* limb[0..DTI_WIDE-1] += x; ten zeros are an empty sum. False, and nothing added, if x is not
+   finite or too large. */
+DTI_LOCAL bool dti_wide_add(int64_t *limb, double x) {
+    if (!(fabs(x) < 0x1p260)) return false;
+    const double units = rint(fabs(x) * 0x1p149); /* below 2^409; exact but for this rounding */
+    if (units == 0.0) return true;
+    uint64_t digits; /* IEEE 754: units = (2^52 + the low 52 bits) * 2^(the high bits - 1075) */
+    memcpy(&digits, &units, sizeof digits);
+    const int exponent = (int)(digits >> 52) - 1075;
+    digits = (digits & (((uint64_t)1 << 52) - 1)) | (uint64_t)1 << 52;
+    if (exponent < 0) digits >>= -exponent; /* an integer, so only zeros go */
+    const int place = exponent < 0 ? 0 : exponent;
+    const int at = place / DTI_WIDE_BITS, up = place % DTI_WIDE_BITS, down = DTI_WIDE_BITS - up;
+    const uint64_t mask = ((uint64_t)1 << DTI_WIDE_BITS) - 1;
+    const int64_t part[3] = { (int64_t)(digits << up & mask), (int64_t)(digits >> down & mask),
+                              (int64_t)(digits >> down >> DTI_WIDE_BITS) };
+    for (int i = 0; i < 3; ++i) limb[at + i] += x < 0.0 ? -part[i] : part[i];
+    dti_wide_carry(limb, at, at + 3, -((int64_t)1 << (DTI_WIDE_BITS - 1)));
+    return true;
+}
+
+/* The sum as the nearest double, in the middle the even one, rounded this once. The limbs stay as
+   they are. */
+DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
+    enum { MOST = 62 }; /* more than a double's 53, and an int64_t holds them */
+    int64_t limb[DTI_WIDE];
+    memcpy(limb, limbs, sizeof limb);
+    dti_wide_carry(limb, 0, DTI_WIDE, 0); /* now only the last limb can be below 0 */
+    const bool negative = limb[DTI_WIDE - 1] < 0;
+    for (int i = 0; negative && i < DTI_WIDE; ++i) limb[i] = -limb[i];
+    dti_wide_carry(limb, 0, DTI_WIDE, 0); /* now none is */
+    int top = DTI_WIDE - 1, have = 0;
+    while (top > 0 && limb[top] == 0) --top;
+    int64_t digits = limb[top];
+    while (digits >> have) ++have;
+    /* The first 62 bits go into one integer, and its last bit says whether anything lies below
+       them. To round that integer to 53 bits is then to round all of the sum. */
+    int exponent = DTI_WIDE_BITS * top - 149;
+    bool below = false;
+    for (int i = top; i-- > 0;) {
+        const int take = DTI_WIDE_BITS < MOST - have ? DTI_WIDE_BITS : MOST - have;
+        const int left = DTI_WIDE_BITS - take;
+        digits = digits << take | limb[i] >> left;
+        below = below || (limb[i] & (((int64_t)1 << left) - 1)) != 0;
+        have += take;
+        exponent -= take;
+    }
+    const double size = ldexp((double)(digits | below), exponent);
+    return negative ? -size : size;
+}
+
+/* ---- A net's units, as [S8.5] tells it. */
+static int dti_log2_groups(const dt_net *net) {
+    return dti_log2_terms((net->batch.global_count + DT_LANES - 1) / DT_LANES);
+}
+
+static int dti_limit_bits(const dt_net *net) { return 62 - dti_log2_groups(net); }
+
+static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const float *share) {
+    size_t worst = 0;
+    for (size_t k = 0; k < dt_tensor_count(&p->value); ++k)
+        if (!(fabsf(share[k]) <= fabsf(share[worst]))) worst = k;
+    return dt_fail(DT_ENUMERIC,
+                   "gradient of %s[%zu] is %g, which an exact sum cannot hold; a lane group's "
+                   "share may be %g here",
+                   p->name, worst, (double)share[worst],
+                   ldexp((double)p->unit, 62 - dti_log2_groups(net)));
+}
+
+/* A number that two ranks share only if all of their units are alike. */
+static int64_t dti_units_number(const dt_net *net) {
+    uint64_t hash = 0;
+    for (int i = 0; i < net->params; ++i)
+        hash = dt_hash(&net->param[i].unit, sizeof net->param[i].unit, hash);
+    return (int64_t)(hash >> 32);
+}
+
+/* Back to the units with which all ranks began the step; true if they were others. */
+static bool dti_units_begin(dt_net *net) {
+    bool others = false;
+    for (int i = 0; i < net->params; ++i) {
+        others = others || net->param[i].unit != net->first_unit[i];
+        net->param[i].unit = net->first_unit[i];
+    }
+    return others;
+}
+
+static bool dti_units_suit(const dt_net *net) {
+    bool suit = net->head[DTI_MISFITS] == 0;
+    for (int i = 0; i < net->params; ++i)
+        suit = suit && dti_unit_suits(net->param[i].unit, net->head[DTI_SIZES + i]);
+    return suit || net->desc.unit != 0.0f;
+}
+
+/* For the step after this one. A tensor of zeros keeps its unit. */
+static void dti_units_follow(dt_net *net) {
+    for (int i = 0; i < net->params; ++i) {
+        const int64_t size = net->head[DTI_SIZES + i];
+        const float unit = net->param[i].unit;
+        net->next_unit[i] = size > 0 && net->desc.unit == 0.0f
+                                 ? dti_unit_for((double)size * (double)unit, dti_log2_groups(net))
+                                 : unit;
+    }
+}
+
+/* For this step again. */
+static void dti_units_anew(dt_net *net) {
+    for (int i = 0; i < net->params; ++i)
+        if (net->largest[i] > 0.0f)
+            net->param[i].unit =
+                dti_unit_for((double)net->largest[i], dti_log2_groups(net));
+    ++net->retaken;
+}
+
+/* Of a share that fits no unit: 2^126 and more. */
+static dt_err dti_no_unit(const dt_net *net) {
+    int worst = 0;
+    for (int i = 0; i < net->params; ++i)
+        if (net->largest[i] > net->largest[worst]) worst = i;
+    return dt_fail(DT_ENUMERIC, "gradient of %s is up to %g here, and too large for an exact sum",
+                   net->param[worst].name, (double)net->largest[worst]);
+}
+
+static void dti_gradient_to_floats(dt_net *net) {
+    for (int i = 0; i < net->params; ++i) {
+        const dt_param *p = &net->param[i];
+        const size_t n = dt_tensor_count(&p->value);
+        const bool fits = net->largest[i] < ldexpf(p->unit, 62 - dti_log2_groups(net));
+        if (!p->trained || net->desc.float_sums) continue;
+        dt_fixed_to_float(p->grad.data, net->fixed + p->offset, n, p->unit);
+        /* a share of several ranks' batch; dt_average_gradients [S11.1] makes it good */
+        for (size_t k = 0; k < n && !fits; ++k) p->grad.data[k] = NAN;
+    }
+}
+#endif
+
 /* ==== [E2] Shared memory and waiting =======================================
 
    Ranks of one host reduce through memory that all of them see, and often outnumber its cores. The plain way
@@ -10550,6 +10838,43 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
             (void)dti_cpus_set(&one);
             return;
         }
+}
+
+/* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
+   five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
+   no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
+   to the core that has least (Graham 1969). Where one may not use the same cores as the others, or its
+   environment says DTRAIN_PLACE=off, all stay where they are. */
+DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
+    enum { MOST = 256 };
+    const int ranks = dt_comm_size(comm), cores = dt_cores();
+    const char *wish = getenv("DTRAIN_PLACE");
+    const bool willing = ranks > cores && cores < DTI_PLACES && !(wish && strcmp(wish, "off") == 0)
+                         && dti_cpus_get(allowed);
+    uint64_t mine = willing ? dt_hash(allowed, sizeof *allowed, 0) : 0;
+    uint32_t all[MOST], load[MOST] = { 0 };
+    *placed = false;
+    if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
+    /* the largest ~x is ~ of the smallest x */
+    int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };
+    DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
+    if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
+    DT_TRY(dt_allgather(comm, &work, sizeof work, all));
+    for (int turn = 0; turn < ranks; ++turn) {
+        int most = -1, least = 0;
+        for (int r = 0; r < ranks; ++r)
+            if (all[r] != UINT32_MAX && (most < 0 || all[r] > all[most])) most = r;
+        for (int core = 1; core < cores; ++core)
+            if (load[core] < load[least]) least = core;
+        load[least] += all[most];
+        all[most] = UINT32_MAX; /* placed */
+        if (most == dt_comm_rank(comm)) {
+            dti_pin(allowed, least);
+            dti_move(comm, 1 + least, 1 + cores);
+            *placed = true;
+        }
+    }
+    return DT_OK;
 }
 #endif
 

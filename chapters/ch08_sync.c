@@ -64,7 +64,8 @@ static dt_err sum_as_floats(dt_net *net, dt_comm *comm, const dt_batch *share) {
 static dt_err sum_exactly(dt_net *net, dt_comm *comm, const dt_batch *share, int64_t *sum) {
     const size_t n = dt_net_count(net);
     // what surely does not overflow
-    const float limit = dt_fixed_limit((share->global_count + DT_LANES - 1) / DT_LANES);
+    const float limit = dt_fixed_limit((share->global_count + DT_LANES - 1) / DT_LANES,
+                                       DT_FIXED_UNIT);
     memset(sum, 0, n * sizeof *sum);
     for (uint32_t at = 0; at < share->count; at += DT_LANES) {
         dt_batch group = *share; // keeps global_count: each sample counts 1/global_count
@@ -73,10 +74,11 @@ static dt_err sum_exactly(dt_net *net, dt_comm *comm, const dt_batch *share, int
         DT_TRY(dt_net_load(net, &group));
         DT_TRY(dt_forward(net));
         DT_TRY(dt_backward(net));
-        if (dt_fixed_add(sum, dt_net_gradients(net), n, limit) < n) return DT_ENUMERIC;
+        const size_t fits = dt_fixed_add(sum, dt_net_gradients(net), n, DT_FIXED_UNIT, limit);
+        if (fits < n) return DT_ENUMERIC;
     }
     DT_TRY(dt_allreduce(comm, sum, n, DT_I64, DT_SUM, DT_AUTO));
-    dt_fixed_to_float(dt_net_gradients(net), sum, n);
+    dt_fixed_to_float(dt_net_gradients(net), sum, n, DT_FIXED_UNIT);
     return DT_OK;
 }
 // [end]
@@ -183,7 +185,8 @@ static dt_err train_by_hand(dt_comm *comm, void *arg) {
     dt_err error = index && start
                        ? dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch,
                                                              .seed = j->s->seed,
-                                                             .float_sums = j->how == FLOAT })
+                                                             .float_sums = j->how == FLOAT,
+                                                             .unit = DT_FIXED_UNIT })
                        : DT_ENOMEM;
     // the report's way: 1/P of the data each, in batches of 128/P
     if (error == DT_OK && j->how == LOST) {
@@ -211,13 +214,16 @@ static dt_err train_by_hand(dt_comm *comm, void *arg) {
 
 // ## 8.5 Held against the header
 //
-// dt_train_sync does the same, faster (a rank's groups in one go). The bits must agree.
+// dt_train_sync does the same, faster (a rank's groups in one go). The bits must agree, if the unit
+// is the same: left to itself, the header lets each tensor's unit follow the size of its gradient,
+// so that one of 1e-9 keeps its digits too ([S3.2]).
 
 static dt_err train_by_header(dt_comm *comm, void *arg) {
     job *j = arg;
     dt_train_result result;
     dt_net *net = mnist_net(j->train->classes);
-    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch, .seed = j->s->seed }));
+    DT_TRY(dt_net_build(net, &(dt_build_desc){
+                                 .batch = j->s->batch, .seed = j->s->seed, .unit = DT_FIXED_UNIT }));
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum });
     dt_err error = opt ? dt_train_sync(net, opt, comm,
                                        &(dt_train_desc){ .data = j->train,

@@ -160,16 +160,21 @@ static void rows_of_the_ground(void) {
     ROW(dt_fixed_add) {
         int64_t sum[8] = { 0 };
         float x[8] = { 1.0f, -1e11f, 1.0f, -1.03e11f, -1e30f, INFINITY, NAN, 1.0f };
-        NEUTRAL(dt_fixed_add(NULL, x, 2, 1.0f) == 0, "sum and x");
-        NEUTRAL(dt_fixed_add(sum, NULL, 2, 1.0f) == 0, "sum and x");
-        WORKS(dt_fixed_add(sum, x, 8, INFINITY) == 1 && dt_fixed_add(sum, x, 8, NAN) == 0 && dt_fixed_add(NULL, NULL, 0, 1.0f) == 0);
-        for (int i = 1; i < 7; ++i) WORKS(dti_fixed_block(sum, x + i, 1, 1.0f) == (i != 2 || !(x[i] < 1.0f)));
+        NEUTRAL(dt_fixed_add(NULL, x, 2, DT_FIXED_UNIT, 1.0f) == 0, "sum and x");
+        NEUTRAL(dt_fixed_add(sum, NULL, 2, DT_FIXED_UNIT, 1.0f) == 0, "sum and x");
+        WORKS(dt_fixed_add(sum, x, 8, DT_FIXED_UNIT, INFINITY) == 1 && dt_fixed_add(sum, x, 8, DT_FIXED_UNIT, NAN) == 0 && dt_fixed_add(NULL, NULL, 0, DT_FIXED_UNIT, 1.0f) == 0);
+        const float units[] = { 0.0f, -1.0f, 3.0f, 0x1p-127f, 0x1p66f, INFINITY, NAN };
+        for (int i = 0; i < 7; ++i) NEUTRAL(dt_fixed_add(sum, x, 1, units[i], 1.0f) == 0, "needs a power of two");
+        for (int i = 1; i < 7; ++i) WORKS((dti_fixed_add(sum, x + i, 1, DT_FIXED_UNIT) <= FLT_MAX) == (i < 5));
     }
-    ROW(dt_fixed_limit) WORKS(dt_fixed_limit(0) > 0.0f && dt_fixed_limit(SIZE_MAX) > 0.0f);
+    ROW(dt_fixed_limit) {
+        WORKS(dt_fixed_limit(0, DT_FIXED_UNIT) > 0.0f && dt_fixed_limit(SIZE_MAX, DT_FIXED_UNIT) > 0.0f);
+        NEUTRAL(dt_fixed_limit(1, 0.3f) <= 0.0f, "needs a power of two");
+    }
     ROW(dt_fixed_to_float) {
         float x;
-        NEUTRAL(DONE(dt_fixed_to_float(NULL, &(int64_t){ 1 }, 1)), "out and sum");
-        NEUTRAL(DONE(dt_fixed_to_float(&x, NULL, 1)), "out and sum");
+        NEUTRAL(DONE(dt_fixed_to_float(NULL, &(int64_t){ 1 }, 1, DT_FIXED_UNIT)), "out and sum");
+        NEUTRAL(DONE(dt_fixed_to_float(&x, NULL, 1, DT_FIXED_UNIT)), "out and sum");
     }
 }
 

@@ -662,11 +662,15 @@ static void score_counts_each_sample(void **state) {
 
 /* ---- Exactness: a global batch gives the same bits however it is dealt out, and on every machine that fuses multiply and add.
    A change of these numbers is a change of what users' runs give: it wants a reason. */
-#define STRIDED         0xa561171d893d0f15u
-#define SQUARE_WINOGRAD 0x04832e86a045ce8bu
-#define SQUARE_DIRECT   0x03b4d4fe98fc3220u
+#define STRIDED         0x3c80b6ee0f3a3c75u
+#define SQUARE_WINOGRAD 0xfb8653bb53188546u
+#define SQUARE_DIRECT   0xa822e651fef46618u
+/* the same with one unit of 2^-40 for all sums of gradients */
+#define STRIDED_ONE_UNIT         0xa561171d893d0f15u
+#define SQUARE_WINOGRAD_ONE_UNIT 0x04832e86a045ce8bu
+#define SQUARE_DIRECT_ONE_UNIT   0x03b4d4fe98fc3220u
 
-typedef struct shared { dt_dataset data; uint64_t hash; uint32_t batch; int ranks; bool failed, square, direct; } shared;
+typedef struct shared { dt_dataset data; uint64_t hash; uint32_t batch; int ranks; bool failed, square, direct; float unit; } shared;
 
 /* Convolutions of stride 1: by Winograd's algorithm where they may, each way that a net drives it: in lines (conv1, conv2), in squares,
    and (conv4, whose map is a single tile) over all lane groups at once. */
@@ -700,7 +704,7 @@ static dt_err train_some(dt_comm *comm, void *arg) {
         dt_dropout(net, 0.3f);
         dt_linear(net, "fc2", 10);
     }
-    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = (int)s->batch, .seed = 2, .direct = s->direct }));
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = (int)s->batch, .seed = 2, .direct = s->direct, .unit = s->unit }));
     int wino = 0; /* is it what is to be tested? */
     for (int i = 0; i < net->ops; ++i)
         if (net->op[i].layer->class == &dti_conv2d_class) wino += ((const dti_conv2d *)net->op[i].layer->own)->form != NULL;
@@ -767,8 +771,18 @@ static void same_bits_for_every_number_of_ranks(void **state) {
         assert_true(alone == (direct ? SQUARE_DIRECT : SQUARE_WINOGRAD));
 #endif
     }
+    s = (shared){ .data = s.data, .batch = 128, .unit = DT_FIXED_UNIT };
+    ok(dt_run_ranks(1, train_some, &s));
+    const uint64_t one_unit = s.hash;
+    ok(dt_run_ranks(3, train_some, &s));
+    assert_true(s.hash == one_unit);
 #if defined(__FMA__) || defined(__aarch64__)
-    assert_true(one == STRIDED);
+    assert_true(one == STRIDED && one_unit == STRIDED_ONE_UNIT);
+    for (int direct = 0; direct <= 1; ++direct) {
+        s = (shared){ .data = s.data, .batch = 75, .square = true, .direct = direct, .unit = DT_FIXED_UNIT };
+        ok(dt_run_ranks(1, train_some, &s));
+        assert_true(s.hash == (direct ? SQUARE_DIRECT_ONE_UNIT : SQUARE_WINOGRAD_ONE_UNIT));
+    }
 #endif
     dt_dataset_free(&s.data);
 }
@@ -929,9 +943,29 @@ static void numbers_that_are_not(void **state) {
     net = dt_net_new(1, 28, 28);
     dt_linear(net, "first", 6);
     dt_linear(net, "second", 10);
-    ok(dt_net_build(net, &(dt_build_desc){ .batch = 16 }));
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = 16, .unit = DT_FIXED_UNIT }));
     memset(dt_net_find(net, "first.weight")->value.data, 0, 6 * 784 * sizeof(float));
     batch.std = tiny;
+    ok(dt_net_load(net, &batch));
+    ok(dt_forward(net));
+    expect_error(dt_backward(net), DT_ENUMERIC, "gradient of first.weight[");
+    dt_net *twin = dt_net_clone(net); /* not too large for a unit that follows it */
+    twin->desc.unit = 0.0f;
+    ok(dt_net_load(twin, &batch));
+    ok(dt_forward(twin));
+    ok(dt_backward(twin));
+    assert_int_equal(twin->retaken, 1);
+    dt_net_free(twin);
+    dt_net_free(net);
+    /* too large for any: under inputs of 1e36 a gradient of 1e39 is infinite */
+    const float least[4] = { 1e-36f, 1e-36f, 1e-36f, 1e-36f };
+    net = dt_net_new(1, 28, 28);
+    dt_linear(net, "first", 6);
+    dt_linear(net, "second", 10);
+    ok(dt_net_build(net, &(dt_build_desc){ .batch = 16 }));
+    memset(dt_net_find(net, "first.weight")->value.data, 0, 6 * 784 * sizeof(float));
+    for (int i = 0; i < 60; ++i) dt_net_find(net, "second.weight")->value.data[i] = (i / 6 % 2 ? 3e5f : -3e5f);
+    batch.std = least;
     ok(dt_net_load(net, &batch));
     ok(dt_forward(net));
     expect_error(dt_backward(net), DT_ENUMERIC, "gradient of first.weight[");
@@ -1143,24 +1177,24 @@ static void exact_sums(void **state) {
     int64_t one[1] = { 0 };
     for (size_t i = 0; i < N; ++i) { /* round to nearest, ties to even, as lrint does */
         const long long want = llrintl(ldexpl((long double)x[i], 40));
-        assert_int_equal(dt_fixed_add(&sum[i], &x[i], 1, 0x1p22f), 1);
+        assert_int_equal(dt_fixed_add(&sum[i], &x[i], 1, DT_FIXED_UNIT, 0x1p22f), 1);
         if (sum[i] != want) fail_msg("fixed(%a) = %lld, wanted %lld", (double)x[i], (long long)sum[i], want);
         total += want;
-        assert_int_equal(dt_fixed_add(one, &x[i], 1, 0x1p22f), 1);
+        assert_int_equal(dt_fixed_add(one, &x[i], 1, DT_FIXED_UNIT, 0x1p22f), 1);
     }
     assert_true((wide)one[0] == total);
     float back[1], want = (float)((long double)total * 0x1p-40L);
-    dt_fixed_to_float(back, one, 1);
+    dt_fixed_to_float(back, one, 1, DT_FIXED_UNIT);
     assert_true(fabsf(back[0] - want) <= fabsf(want) * 0x1p-23f);
     memset(sum, 0, sizeof sum); /* a whole vector at once, twice */
-    assert_int_equal(dt_fixed_add(sum, x, N, 0x1p22f), N);
-    assert_int_equal(dt_fixed_add(sum, x, N, 0x1p22f), N);
+    assert_int_equal(dt_fixed_add(sum, x, N, DT_FIXED_UNIT, 0x1p22f), N);
+    assert_int_equal(dt_fixed_add(sum, x, N, DT_FIXED_UNIT, 0x1p22f), N);
     for (size_t i = 0; i < N; ++i) assert_true(sum[i] == 2 * llrintl(ldexpl((long double)x[i], 40)));
     /* no order matters */
     int64_t forth = 0, backwards = 0;
     for (size_t i = 0; i < N; ++i) {
-        dt_fixed_add(&forth, &x[i], 1, 0x1p22f);
-        dt_fixed_add(&backwards, &x[N - 1 - i], 1, 0x1p22f);
+        dt_fixed_add(&forth, &x[i], 1, DT_FIXED_UNIT, 0x1p22f);
+        dt_fixed_add(&backwards, &x[N - 1 - i], 1, DT_FIXED_UNIT, 0x1p22f);
     }
     assert_true(forth == backwards);
 }
@@ -1168,20 +1202,20 @@ static void exact_sums(void **state) {
 static void exact_sum_limits(void **state) {
     (void)state;
     for (size_t terms = 1; terms < 3000; terms = terms * 3 / 2 + 1) { /* so many of the largest stay below 2^63 */
-        const float limit = dt_fixed_limit(terms), largest = nextafterf(limit, 0.0f);
-        assert_true((double)limit * (double)terms <= 0x1p23);
+        const float limit = dt_fixed_limit(terms, DT_FIXED_UNIT), largest = nextafterf(limit, 0.0f);
+        assert_true((double)limit * (double)terms <= 0x1p22);
         assert_true((double)limit * (double)terms >= 0x1p20);
         int64_t sum = 0, down = 0;
         wide want = 0;
         float low = -largest;
         for (size_t i = 0; i < terms; ++i) {
-            assert_int_equal(dt_fixed_add(&sum, &largest, 1, limit), 1);
-            assert_int_equal(dt_fixed_add(&down, &low, 1, limit), 1);
+            assert_int_equal(dt_fixed_add(&sum, &largest, 1, DT_FIXED_UNIT, limit), 1);
+            assert_int_equal(dt_fixed_add(&down, &low, 1, DT_FIXED_UNIT, limit), 1);
             want += llrintl(ldexpl((long double)largest, 40));
         }
         assert_true((wide)sum == want && (wide)down == -want);
     }
-    const float limit = dt_fixed_limit(16);
+    const float limit = dt_fixed_limit(16, DT_FIXED_UNIT);
     const float bad[] = { limit, -limit, INFINITY, -INFINITY, NAN, 1e30f };
     float x[1200] = { 0 };
     int64_t sum[1200] = { 0 };
@@ -1189,10 +1223,10 @@ static void exact_sum_limits(void **state) {
         for (size_t at = 0; at < 1200; at += 399) { /* in any block, the first one is named */
             x[at] = bad[i];
             x[1199] = NAN;
-            assert_int_equal(dt_fixed_add(sum, x, 1200, limit), at);
+            assert_int_equal(dt_fixed_add(sum, x, 1200, DT_FIXED_UNIT, limit), at);
             x[at] = x[1199] = 0.0f;
         }
-    assert_int_equal(dt_fixed_add(sum, x, 0, limit), 0);
+    assert_int_equal(dt_fixed_add(sum, x, 0, DT_FIXED_UNIT, limit), 0);
 }
 
 /* ---- Saved parameters. */

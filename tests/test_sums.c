@@ -178,11 +178,98 @@ static void wide_sums_have_room(void **unused) {
     assert_true(dti_wide_value(limb) == -1000 * 0x1p-149);
 }
 
+/* ---- Sums with a unit of their own size. */
+
+/* ||error|| / ||sum|| of eight terms N(0,1) * scale, 4096 of each, against sums in doubles; below 0: refused. */
+static double relative_error(double scale, bool chosen) {
+    enum { TERMS = 8 };
+    static float x[TERMS][MOST], sum[MOST];
+    static int64_t fixed[MOST];
+    double size = 0.0, error = 0.0, norm = 0.0;
+    for (int t = 0; t < TERMS; ++t) {
+        float largest = 0.0f;
+        for (int i = 0; i < MOST; ++i) x[t][i] = (float)(normal() * scale);
+        for (int i = 0; i < MOST; ++i) largest = fmaxf(largest, fabsf(x[t][i]));
+        size += (double)largest;
+    }
+    const float unit = chosen ? dti_unit_for(size, dti_log2_terms(TERMS)) : DT_FIXED_UNIT;
+    memset(fixed, 0, sizeof fixed);
+    for (int t = 0; t < TERMS; ++t)
+        if (dt_fixed_add(fixed, x[t], MOST, unit, dt_fixed_limit(TERMS, unit)) < MOST) return -1.0;
+    dt_fixed_to_float(sum, fixed, MOST, unit);
+    for (int i = 0; i < MOST; ++i) {
+        double wanted = 0.0;
+        for (int t = 0; t < TERMS; ++t) wanted += (double)x[t][i];
+        error += ((double)sum[i] - wanted) / scale * (((double)sum[i] - wanted) / scale);
+        norm += wanted / scale * (wanted / scale);
+    }
+    return sqrt(error / norm);
+}
+
+static void a_sum_keeps_its_digits(void **unused) {
+    (void)unused;
+    state = 2;
+    printf("scale     2^-40      chosen\n");
+    for (int e = -20; e <= 8; ++e) {
+        const double scale = pow(10.0, e), fixed = relative_error(scale, false), chosen = relative_error(scale, true);
+        printf("1e%-+4d     %-10.2g %.2g\n", e, fixed, chosen);
+        assert_true(chosen >= 0.0 && chosen <= 6e-8);
+        if (e <= -7) assert_true(fixed > 1e-6);
+        if (e >= 6) assert_true(fixed < 0.0);
+    }
+    for (int e = -30; e <= 36; ++e) assert_true(relative_error(pow(10.0, e), true) <= 6e-8);
+}
+
+/* The bounds of a unit: terms of up to 2^15 times the size it was chosen for fit, and of 2^-15 keep their digits. */
+static void a_unit_has_room(void **unused) {
+    (void)unused;
+    for (int k = 0; k <= 12; k += 3)
+        for (int e = -70; e <= 60; e += 20) {
+            const double size = ldexp(1.9, e);
+            const float unit = dti_unit_for(size, k);
+            const float limit = dt_fixed_limit((size_t)1 << k, unit);
+            assert_true((double)limit >= ldexp(size, 15 - k / 2));
+            assert_true(dti_unit_suits(unit, (int64_t)(ldexp(size, -14 + k / 2) / (double)unit)));
+            assert_false(dti_unit_suits(unit, (int64_t)(ldexp(size, -18 + k / 2) / (double)unit)));
+        }
+    assert_true(dti_unit_suits(1.0f, 0)); /* zeros */
+    assert_true(dti_unit_suits(DTI_UNIT_LEAST, 1));
+    assert_true(dti_unit_for(1e-300, 3) >= DTI_UNIT_LEAST && dti_unit_for(1e300, 3) <= DTI_UNIT_MOST);
+}
+
+/* AVX-512's conversion, and the one for all machines: the last few of an odd number of values go the second way. */
+static void units_round_alike(void **unused) {
+    (void)unused;
+    state = 3;
+    for (int e = -126; e <= 65; ++e) {
+        const float unit = ldexpf(1.0f, e);
+        float x[15];
+        int64_t sum[15] = { 0 }, one;
+        for (int round = 0; round < 20; ++round) {
+            for (int i = 0; i < 15; ++i) x[i] = (float)ldexp(normal(), e + (int)(draw() % 56));
+            memset(sum, 0, sizeof sum);
+            float largest = 0.0f;
+            for (int i = 0; i < 15; ++i) largest = fmaxf(largest, fabsf(x[i]));
+            assert_true(dti_fixed_add(sum, x, 15, unit) == largest);
+            for (int i = 0; i < 15; ++i) {
+                one = 0;
+                (void)dti_fixed_add(&one, x + i, 1, unit);
+                assert_true(sum[i] == one);
+                if (fabsf(x[i]) < ldexpf(1.0f, 53 + e > 127 ? 127 : 53 + e))
+                    assert_true(one == llrint(ldexp((double)x[i], -e)));
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_sums_are_exact),
         cmocka_unit_test(wide_values_are_rounded_once),
         cmocka_unit_test(wide_sums_have_room),
+        cmocka_unit_test(a_sum_keeps_its_digits),
+        cmocka_unit_test(a_unit_has_room),
+        cmocka_unit_test(units_round_alike),
     };
     return cmocka_run_group_tests_name("sums [S3]", tests, NULL, NULL);
 }

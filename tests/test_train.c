@@ -170,6 +170,131 @@ static dt_err stops_together(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* ---- Exact sums whose unit follows the gradient [S8.5]. */
+
+/* Pixels of that scale under weights of 0: the gradient of the weights is of that scale, too. */
+static dt_err make_scaled_net(dt_net **out, int batch) {
+    dt_net *net = *out = dt_net_new(1, 28, 28);
+    dt_linear(net, "fc", 10);
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = batch }));
+    memset(dt_net_values(net), 0, dt_net_count(net) * sizeof(float));
+    return DT_OK;
+}
+
+static float lr_at(float scale) { return (float)fmin(0.1 / ((double)scale * (double)scale), 0.1); }
+
+/* Each scale by the trainer: the same bits on these ranks and alone, and a first step that may have to be taken again. */
+static dt_err gradients_of_all_sizes(dt_comm *comm, void *arg) {
+    (void)arg;
+    const float scales[] = { 1e-20f, 1e-13f, 1e-7f, 1.0f, 1e4f, 1e8f };
+    dt_dataset mine = data; /* its pixels are shared */
+    for (int k = 0; k < 6; ++k) {
+        uint64_t hash[3];
+        float mean = 0.0f, std = 1.0f / scales[k];
+        mine.mean = &mean;
+        mine.std = &std;
+        for (int way = 0; way < 3; ++way) {
+            dt_net *net;
+            dt_train_result r;
+            DT_TRY(make_scaled_net(&net, BATCH));
+            dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = lr_at(scales[k]), .momentum = 0.5f });
+            dt_comm *one = way == 0 ? dt_comm_alone() : NULL;
+            DT_TRY(dt_train_sync(net, opt, one ? one : comm, &(dt_train_desc){ .data = &mine, .epochs = 2, .batch = BATCH, .seed = 5,
+                                 .algorithm = way == 2 ? DT_RING : DT_AUTO, .bucket_bytes = way == 2 ? 64 : 0 }, &r));
+            need(r.retaken == (scales[k] < 1e-3f || scales[k] > 1e5f));
+            hash[way] = dt_net_hash(net);
+            dt_comm_free(one);
+            dt_optimizer_free(opt);
+            dt_net_free(net);
+        }
+        need(hash[1] == hash[0] && hash[2] == hash[0]);
+    }
+    return DT_OK;
+}
+
+/* The scale changes by far more than a unit has room for, in the middle of training. Batches of 64; and of 16, so that one
+   rank has all samples and the others none. Each change takes a step again, and no more than one. */
+static dt_err jump(dt_comm *comm, uint32_t batch, uint64_t *hash, uint64_t *retaken) {
+    static const float scales[] = { 1.0f, 1e-12f, 1e-12f, 1.0f, 3e9f, 1.0f, 0.0f, 1.0f, 30.0f };
+    dt_net *net;
+    dt_batches it;
+    DT_TRY(make_scaled_net(&net, BATCH));
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 1e-30f });
+    DT_TRY(dt_broadcast_parameters(net, comm));
+    DT_TRY(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm) }));
+    *hash = 0;
+    for (int k = 0; k < 9; ++k) {
+        dt_batch b;
+        if (!dt_batches_next(&it, &b)) {
+            dt_batches_begin(&it, 1);
+            need(dt_batches_next(&it, &b));
+        }
+        const float mean = 0.0f, std = scales[k] > 0.0f ? 1.0f / scales[k] : FLT_MAX;
+        b.mean = &mean;
+        b.std = &std;
+        DT_TRY(dt_net_load(net, &b));
+        b.mean = b.std = NULL; /* the step may be taken again without them */
+        DT_TRY(dt_forward(net));
+        DT_TRY(dt_backward(net));
+        DT_TRY(dt_average_gradients(net, comm));
+        const dt_param *w = dt_net_find(net, "fc.weight");
+        float largest = 0.0f;
+        for (size_t i = 0; i < dt_tensor_count(&w->value); ++i) largest = fmaxf(largest, fabsf(w->grad.data[i]));
+        need(largest <= scales[k] && largest >= scales[k] * 1e-3f);
+        need(largest <= 0.0f || ((double)largest / (double)w->unit < 0x1p60 && (double)largest / (double)w->unit > 0x1p24));
+        const dt_score score = dt_net_score(net);
+        need(score.count == (int64_t)b.global_count);
+        *hash = dt_hash(dt_net_gradients(net), dt_net_count(net) * sizeof(float), *hash);
+        *hash = dt_hash(&score, sizeof score, *hash);
+        dt_optimizer_step(opt);
+    }
+    *retaken = net->retaken;
+    dt_batches_free(&it);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+static dt_err gradients_that_jump(dt_comm *comm, void *arg) {
+    (void)arg;
+    for (uint32_t batch = 16; batch <= BATCH; batch *= 4) {
+        uint64_t one[2], all[2];
+        dt_comm *self = dt_comm_alone();
+        need(self);
+        DT_TRY(jump(self, batch, &one[0], &one[1]));
+        dt_comm_free(self);
+        DT_TRY(jump(comm, batch, &all[0], &all[1]));
+        need(all[0] == one[0]);
+        need(one[1] == 4); /* down, up, up and down */
+        need(all[1] >= 4 && all[1] <= 8); /* a rank that has all samples first did so for itself */
+    }
+    return DT_OK;
+}
+
+/* Ranks that have trained apart have other units; that is found, and mended. */
+static dt_err units_that_differ(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_net *net;
+    dt_batches it;
+    dt_batch b;
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    DT_TRY(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = BATCH, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm) }));
+    for (int mended = 0; mended <= 1; ++mended) {
+        if (dt_comm_rank(comm) == 0) net->next_unit[1] *= 2.0f;
+        if (mended) DT_TRY(dt_broadcast_parameters(net, comm));
+        need(dt_batches_next(&it, &b));
+        DT_TRY(dt_net_load(net, &b));
+        DT_TRY(dt_forward(net));
+        DT_TRY(dt_backward(net));
+        const dt_err error = dt_average_gradients(net, comm);
+        need(error == (mended || dt_comm_size(comm) == 1 ? DT_OK : DT_ECOMM));
+        need(error == DT_OK || strstr(dt_error(), "different units"));
+    }
+    dt_batches_free(&it);
+    dt_net_free(net);
+    return DT_OK;
+}
+
 /* ---- The verbs. */
 
 static dt_err broadcast_and_replicas(dt_comm *comm, void *arg) {
@@ -447,6 +572,9 @@ static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ra
     { "float sums are near", float_sums_are_near },
     { "one rank's wish stops all", stops_together },
     { "PSGD stops at an average", psgd_stops_at_an_average },
+    { "gradients of all sizes", gradients_of_all_sizes },
+    { "gradients that jump", gradients_that_jump },
+    { "units that differ", units_that_differ },
     { "broadcast, and the check of the replicas", broadcast_and_replicas },
     { "parameters are averaged", averages_parameters },
     { "evaluation counts each sample once", evaluates_each_once },
