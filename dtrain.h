@@ -2927,17 +2927,14 @@ static dt_err dti_avgpool2d_shape(dti_layer *l, const void *description) {
     if (!d) return dt_fail(DT_EARG, "avgpool2d: desc must not be NULL");
     const int K = d->kernel, p = d->padding;
     if (d->global ? K != 0 || p != 0 : K < 1 || K > 65536 || p < 0 || p > K / 2)
-        return dt_fail(DT_EARG,
-                       "avgpool2d: kernel %d, padding %d; needs 1..65536 and 0..kernel/2, or 0 and "
-                       "0 where it is global",
-                       K, p);
+        return dt_fail(DT_EARG, "avgpool2d: kernel %d, padding %d; needs 1..65536 and 0..kernel/2, "
+                       "or 0 and 0 where it is global", K, p);
     *a = d->global ? (dti_avgpool2d){ l->in[1], l->in[2], 0 } : (dti_avgpool2d){ K, K, p };
     l->out[1] = (l->in[1] + 2 * p) / a->rows;
     l->out[2] = (l->in[2] + 2 * p) / a->columns;
     if (l->out[1] < 1 || l->out[2] < 1)
-        return dt_fail(DT_ESHAPE,
-                       "avgpool2d: kernel %d is larger than the %d x %d input with padding %d", K,
-                       l->in[1], l->in[2], p);
+        return dt_fail(DT_ESHAPE, "avgpool2d: kernel %d is larger than the %d x %d input with "
+                       "padding %d", K, l->in[1], l->in[2], p);
     return DT_OK;
 }
 
@@ -5061,8 +5058,7 @@ DT_API void dt_optimizer_reset(dt_optimizer *opt);
 DT_API float dt_optimizer_lr(const dt_optimizer *opt);
 DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr);
 DT_API const char *dt_optimizer_name(const dt_optimizer *opt); /* "sgd", "adam", ... */
-/* A second optimizer with the same settings and a fresh state, for another net of the same
-   layers. */
+/* A second one with the same settings and a fresh state, for another net of the same layers. */
 DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net);
 #endif
 
@@ -5073,8 +5069,7 @@ enum { DTI_KNOBS = 4, DTI_STATES = 2 };
 typedef struct dti_part {
     const char *name;        /* the net's */
     size_t offset, n;
-    float decay;             /* weight decay */
-    float factor;            /* of the learning rate */
+    float decay, factor;     /* weight decay; times the learning rate */
     bool frozen;             /* takes no step */
     double second;           /* NovoGrad: its v */
 } dti_part;
@@ -5106,19 +5101,16 @@ struct dt_optimizer {
 static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
 
 static dt_err dti_lr_check(const char *name, float lr) {
-    return lr > 0.0f && lr <= FLT_MAX
-               ? DT_OK
-               : dt_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
+    if (lr > 0.0f && lr <= FLT_MAX) return DT_OK;
+    return dt_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
 }
 
 static void dti_optimizer_parts(dt_optimizer *opt, float decay) {
     for (int i = 0; i < opt->net->params; ++i) {
         const dt_param *p = &opt->net->param[i];
         if (!p->trained) continue;
-        opt->part[opt->parts++] = (dti_part){ .name = p->name,
-                                              .offset = p->offset,
-                                              .n = dt_tensor_count(&p->value),
-                                              .decay = decay,
+        opt->part[opt->parts++] = (dti_part){ .name = p->name, .offset = p->offset,
+                                              .n = dt_tensor_count(&p->value), .decay = decay,
                                               .factor = 1.0f };
     }
 }
@@ -5138,12 +5130,8 @@ static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *c
         dti_plus(dti_plus(head, vectors), dti_times((size_t)net->params, sizeof(dti_part))));
     if (!block) return NULL;
     dt_optimizer *opt = (dt_optimizer *)(void *)block;
-    *opt = (dt_optimizer){ .class = class,
-                           .lr = lr,
-                           .net = net,
-                           .values = net->values,
-                           .gradients = net->grad,
-                           .count = net->trained,
+    *opt = (dt_optimizer){ .class = class, .lr = lr, .net = net, .values = net->values,
+                           .gradients = net->grad, .count = net->trained,
                            .part = (dti_part *)(void *)(block + head + vectors) };
     memcpy(opt->setting, setting, sizeof opt->setting);
     for (int i = 0; i < class->states; ++i)
@@ -5153,10 +5141,7 @@ static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *c
 }
 
 DT_API void dt_optimizer_free(dt_optimizer *opt) { dti_release(opt); }
-DT_API float dt_optimizer_lr(const dt_optimizer *opt) {
-    DTI_NEED(opt, "opt", 0.0f);
-    return opt->lr;
-}
+DT_API float dt_optimizer_lr(const dt_optimizer *opt) { DTI_NEED(opt, "opt", 0); return opt->lr; }
 DT_API const char *dt_optimizer_name(const dt_optimizer *opt) {
     DTI_NEED(opt, "opt", "?");
     return opt->class->name;
@@ -5183,9 +5168,9 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
             dt_optimizer_free(twin);
             return NULL;
         }
-        twin->part[i].decay = opt->part[i].decay;
-        twin->part[i].factor = opt->part[i].factor;
-        twin->part[i].frozen = opt->part[i].frozen;
+        const char *name = twin->part[i].name;
+        twin->part[i] = opt->part[i];
+        twin->part[i].name = name, twin->part[i].second = 0.0;
     }
     if (twin) twin->most = opt->most;
     return twin;
@@ -5304,18 +5289,16 @@ static void dti_sgd_change(const dt_optimizer *opt, const dti_part *part, size_t
     }
 }
 
-static const dti_optimizer_class dti_sgd_class = { .name = "sgd",
-                                                   .states = 1,
+static const dti_optimizer_class dti_sgd_class = { .name = "sgd", .states = 1,
                                                    .change = dti_sgd_change };
 
 DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
     DTI_NEED(d, "desc", NULL);
     if (!dti_not_negative(d->momentum) || !dti_not_negative(d->weight_decay) ||
         !(d->dampening >= 0.0f && d->dampening <= 1.0f)) {
-        dt_fail(DT_EARG,
-                "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, dampening "
-                "at most 1",
-                (double)d->momentum, (double)d->dampening, (double)d->weight_decay);
+        dt_fail(DT_EARG, "sgd: momentum %g, dampening %g, weight decay %g; none may be negative, "
+                "dampening at most 1", (double)d->momentum, (double)d->dampening,
+                (double)d->weight_decay);
         return NULL;
     }
     if (d->nesterov && !(d->momentum > 0.0f && d->dampening <= 0.0f)) {
@@ -5354,9 +5337,8 @@ DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
 enum { DTI_ADAM_BETA1, DTI_ADAM_BETA2, DTI_ADAM_EPS };
 
 static void dti_adam_begin(dt_optimizer *opt) {
-    for (int i = 0; i < 2; ++i)
-        opt->power[i] =
-            (opt->steps ? opt->power[i] : 1.0) * (double)opt->setting[DTI_ADAM_BETA1 + i];
+    if (opt->steps == 0) opt->power[0] = opt->power[1] = 1.0;
+    for (int i = 0; i < 2; ++i) opt->power[i] *= (double)opt->setting[DTI_ADAM_BETA1 + i];
 }
 
 /* Moments and step of n parameters; decay: what is added to g as L2. */
@@ -5391,10 +5373,8 @@ static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps
     if (beta1 >= 0.0f && beta1 < 1.0f && beta2 >= 0.0f && beta2 < 1.0f && eps > 0.0f &&
         dti_not_negative(decay))
         return true;
-    dt_fail(DT_EARG,
-            "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > 0, weight "
-            "decay >= 0",
-            who, (double)beta1, (double)beta2, (double)eps, (double)decay);
+    dt_fail(DT_EARG, "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > "
+            "0, weight decay >= 0", who, (double)beta1, (double)beta2, (double)eps, (double)decay);
     return false;
 }
 
@@ -5526,8 +5506,7 @@ typedef struct dt_group_desc {
     bool frozen;             /* takes no step; its gradient does not count for clipping */
 } dt_group_desc;
 
-/* All of the group's settings hold for the parameters that the pattern fits, instead of what was
-   said before. DT_EARG where it fits none. */
+/* Its settings hold where the pattern fits, instead of those before. DT_EARG if it fits none. */
 DT_API dt_err dt_optimizer_group(dt_optimizer *opt, const dt_group_desc *desc);
 /* The next steps clip the gradient, where it lies, to that norm; 0: no more. */
 DT_API dt_err dt_optimizer_clip(dt_optimizer *opt, float norm);
@@ -5593,8 +5572,7 @@ DT_API dt_err dt_optimizer_clip(dt_optimizer *opt, float norm) {
        static const dt_schedule fall = { .curve = DT_LR_COSINE, .over = 25 };
        static const dt_schedule rise = { DT_WARMUP_DEFAULTS, .then = &fall };
 
-   A trainer [S11] is given one and sets the rate before each step; loops of one's own call
-   dt_schedule_lr. */
+   Trainers [S11] set it before each step; loops of one's own call dt_schedule_lr. */
 #ifdef DTI_DECLARE
 typedef enum dt_curve {
     DT_LR_CONSTANT,
@@ -5679,13 +5657,11 @@ static dt_err dti_schedule_check(const dt_schedule *first) {
         if (((class->over || s->then) && s->over == 0) || (class->every && s->every == 0))
             return dt_fail(DT_EARG, "schedule: piece %d lasts over %u, with a step every %u of it",
                            piece, (unsigned)s->over, (unsigned)s->every);
-        if (!dti_not_negative(s->from) || !dti_not_negative(s->to) || !dti_not_negative(s->end) ||
-            !dti_not_negative(s->factor))
-            return dt_fail(DT_EARG,
-                           "schedule: piece %d: from %g, to %g, factor %g, end %g; none may be "
-                           "negative",
-                           piece, (double)s->from, (double)s->to, (double)s->factor,
-                           (double)s->end);
+        const float numbers[] = { s->from, s->to, s->factor, s->end };
+        for (int i = 0; i < 4; ++i)
+            if (!dti_not_negative(numbers[i]))
+                return dt_fail(DT_EARG, "schedule: piece %d: %g may not be negative", piece,
+                               (double)numbers[i]);
         if (s->by_step != first->by_step)
             return dt_fail(DT_EARG, "schedule: piece %d counts %s, the first one does not", piece,
                            s->by_step ? "steps" : "epochs");
@@ -6744,6 +6720,12 @@ typedef struct dt_train_desc {
     dt_lr_scaling lr_scaling;
     uint32_t lr_batch;
     const dt_augment *augment; /* how the images are altered [S4.6]; NULL: not at all */
+    /* not Hogwild: looked at by all ranks behind each epoch, with PSGD's average. Training ends once
+       the accuracy on it, or else in training, was `target` or more for `patience` epochs in a row
+       (0 means 1). NULL: no look; target 0: no end */
+    const dt_dataset *validation;
+    float target;
+    uint32_t patience;
     /* false asks to stop; NULL is allowed */
     bool (*on_step)(const dt_progress *progress, void *user);
     void *user;
@@ -6758,8 +6740,10 @@ typedef struct dt_train_result {
     dt_score score;
     int epochs;                /* ended */
     double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
-    bool stopped;              /* on_step asked to */
+    bool stopped;              /* on_step asked to, or the target was reached */
     uint64_t retaken;          /* steps taken again with other units [S8.5], by all workers */
+    dt_score validation;       /* of the last epoch */
+    uint32_t reached;          /* how many of the last epochs, in a row, were at the target */
 } dt_train_result;
 #endif
 
@@ -6775,6 +6759,9 @@ static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optim
         return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
     DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
     DT_TRY(dti_schedule_check(d->schedule));
+    if (!(d->target >= 0.0f && d->target <= 1.0f))
+        return dt_fail(DT_EARG, "training: a target of %g; needs 0..1", (double)d->target);
+    if (d->validation) DT_TRY(dti_check_data("validation", net, d->validation));
     if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
     return dti_check_data("training", net, d->data);
 }
@@ -6797,10 +6784,9 @@ static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch,
 static dt_err dti_check_alone(const char *who, const dt_net *net, int workers) {
     for (const dti_op *op = net->op; op < net->op + net->ops && workers > 1; ++op)
         if (op->scope == DTI_OVER_BATCH)
-            return dt_fail(DT_EARG,
-                           "%s: %s \"%s\" looks at the batch of all %d workers together, but each "
-                           "of them takes its own steps; let it look at the rank or the lane group",
-                           who, op->layer->class->name, op->layer->name, workers);
+            return dt_fail(DT_EARG, "%s: %s \"%s\" looks at the batch of all %d workers together, "
+                           "but each of them takes its own steps; let it look at the rank or the "
+                           "lane group", who, op->layer->class->name, op->layer->name, workers);
     return DT_OK;
 }
 
@@ -6823,13 +6809,15 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
                                   (uint64_t)d->algorithm,
                                   (uint64_t)d->lr_scaling,
                                   d->lr_batch,
+                                  d->patience,
                                   d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
-    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt));
+    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt)),
+                   target = dt_hash(&d->target, sizeof d->target, steps);
     DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
                         dti_build_hash() ^ dti_arithmetic_hash()));
     DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
     return dt_comm_same(comm, "the settings of training",
-                        dt_hash(settings, sizeof settings, steps));
+                        dt_hash(settings, sizeof settings, target));
 }
 
 typedef struct dti_training dti_training;
@@ -6842,6 +6830,8 @@ typedef struct dti_method {
     /* on_step has asked to stop: sets run->stop where this rank may end by itself; else the wish travels with a later step. */
     void (*wished)(dti_training *run);
     dt_err (*epoch_end)(dti_training *run); /* NULL: nothing */
+    /* the ranks' common score, of the validation set or of this epoch; NULL: they have none */
+    dt_err (*judge)(dti_training *run, dt_score *score);
 } dti_method;
 
 /* One rank's training. */
@@ -6906,6 +6896,19 @@ static dt_err dti_run_epoch(dti_training *run) {
     return DT_OK;
 }
 
+/* Is it good enough? All ranks look at the same score, and so they stop together. */
+static dt_err dti_good_enough(dti_training *run) {
+    const dt_train_desc *d = run->d;
+    dt_train_result *r = run->result;
+    dt_score score = run->p.score;
+    if (run->stop || !(d->validation || d->target > 0.0f)) return DT_OK;
+    DT_TRY(run->method->judge(run, &score));
+    if (d->validation) r->validation = score;
+    r->reached = dt_score_accuracy(&score) >= (double)d->target ? r->reached + 1 : 0;
+    run->stop = d->target > 0.0f && r->reached >= (d->patience ? d->patience : 1);
+    return DT_OK;
+}
+
 static dt_err dti_run_each_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     run->retaken = run->net->retaken;
@@ -6914,6 +6917,7 @@ static dt_err dti_run_each_epoch(dti_training *run) {
         p->step = 0;
         p->score = (dt_score){ 0, 0, 0 };
         DT_TRY(dti_run_epoch(run));
+        DT_TRY(dti_good_enough(run));
         run->result->score = p->score;
         run->result->samples = p->samples;
         run->result->stopped = run->stop;
@@ -6940,11 +6944,10 @@ static dt_err dti_run_epochs(dti_training *run) {
    does its lane groups, gradients are summed, every rank takes the same step.
    With exact sums the parameters have the same bits for 1 rank and for 100.
 
-   Gradients become final from the last layer to the first, so their sums can
-   travel while earlier layers still compute (Li et al. 2020, "PyTorch
-   Distributed", call the pieces buckets). A bucket is started once it holds
-   bucket_bytes; since parameters lie in layer order, buckets are filled from
-   the end of the vector, and the step's score rides behind the first one. */
+   Gradients become final from the last layer to the first, so their sums can travel while earlier
+   layers still compute (Li et al. 2020, "PyTorch Distributed", call the pieces buckets). A bucket
+   is started once it holds bucket_bytes; since parameters lie in layer order, buckets are filled
+   from the end of the vector, and the step's score rides behind the first one. */
 #ifdef DTI_DECLARE
 /* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not finite, DT_ECOMM if
    ranks fail or differ. Broadcasts rank 0's parameters first. */
@@ -7054,9 +7057,15 @@ static dt_err dti_sync_epoch_end(dti_training *run) {
     return dt_check_replicas(run->net, run->comm);
 }
 
-static const dti_method dti_sync = {
-    .meets = true, .step = dti_sync_step, .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end
-};
+/* The epoch's score is all ranks' already. */
+static dt_err dti_sync_judge(dti_training *run, dt_score *score) {
+    const dt_dataset *data = run->d->validation;
+    return data ? dt_evaluate(run->net, data, run->comm, score) : DT_OK;
+}
+
+static const dti_method dti_sync = { .meets = true, .step = dti_sync_step,
+                                     .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end,
+                                     .judge = dti_sync_judge };
 
 static dt_err dti_sync_run(dti_training *run) {
     const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank,
@@ -7105,13 +7114,11 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 
 /* ==== [S11.4] Parallel SGD with rare averages ============================= */
 
-/* PSGD (Zinkevich, Weimer, Smola, Li 2010, algorithm 3): the data are cut into
-   one random share a rank; each rank runs SGD on its share alone, and at the
-   end the parameters are averaged once. Local SGD is the same with an average
-   every H steps; with H = 1 and plain SGD it is synchronous SGD.
-
-   A rank's batch is batch/ranks rounded up to whole lane groups, because a
-   group that is part empty costs what a full one costs. */
+/* PSGD (Zinkevich, Weimer, Smola, Li 2010, algorithm 3): the data are cut into one random share a
+   rank; each rank runs SGD on its share alone, and at the end the parameters are averaged once.
+   Local SGD is the same with an average every H steps; with H = 1 and plain SGD it is synchronous
+   SGD. A rank's batch is batch/ranks rounded up to whole lane groups, because a group that is part
+   empty costs what a full one costs. */
 #ifdef DTI_DECLARE
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm,
                             const dt_train_desc *desc, dt_train_result *result);
@@ -7127,7 +7134,8 @@ DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
     return ranks == 1 ? batch : (share + DT_LANES - 1) / DT_LANES * DT_LANES;
 }
 
-/* This worker's share of the data as its batches; *index, which they read, is given back by dti_share_end. */
+/* This worker's share of the data as its batches; *index, which they read, is given back by
+   dti_share_end. */
 static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int workers,
                               uint32_t **index) {
     const dt_dataset *data = run->d->data;
@@ -7163,8 +7171,8 @@ static void dti_share_end(dti_training *run, uint32_t *index) {
     dti_release(index);
 }
 
-/* A wish to stop is heard by the others at the next average; where there is none, each rank ends by itself, and the others
-   at the end of the epoch. */
+/* A wish to stop is heard by the others at the next average; where there is none, each rank ends by
+   itself, and the others at the end of the epoch. */
 static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
     const uint32_t every = run->d->average_every;
     if (batch) { /* a share may be one step shorter than the longest */
@@ -7180,11 +7188,30 @@ static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
 
 static void dti_psgd_wished(dti_training *run) { run->stop = run->stop || !run->d->average_every; }
 
-static const dti_method dti_psgd = { .meets = true,
-                                     .step = dti_psgd_step,
-                                     .wished = dti_psgd_wished };
+/* Of all ranks together. */
+static dt_err dti_psgd_sum(dt_comm *comm, dt_score *score) {
+    int64_t sums[3] = { score->loss_fixed, score->correct, score->count };
+    if (dt_comm_size(comm) > 1) DT_TRY(dt_allreduce(comm, sums, 3, DT_I64, DT_SUM, DT_AUTO));
+    *score = (dt_score){ sums[0], sums[1], sums[2] };
+    return DT_OK;
+}
 
-/* The last average; and the scores and samples of all ranks together. */
+/* Looks with the average, and goes on from where each rank was: its values wait in the gradient's
+   place, which nobody needs between steps. */
+static dt_err dti_psgd_judge(dti_training *run, dt_score *score) {
+    dt_net *net = run->net;
+    if (!run->d->validation) return dti_psgd_sum(run->comm, score);
+    memcpy(net->grad, net->values, net->count * sizeof(float));
+    dt_err error = dti_average_parameters(net, run->comm, run->d->algorithm, false, NULL);
+    if (error == DT_OK) error = dt_evaluate(net, run->d->validation, run->comm, score);
+    memcpy(net->values, net->grad, net->count * sizeof(float));
+    return error;
+}
+
+static const dti_method dti_psgd = {
+    .meets = true, .step = dti_psgd_step, .wished = dti_psgd_wished, .judge = dti_psgd_judge
+};
+
 static dt_err dti_psgd_end(dti_training *run) {
     const double start = dt_now();
     dt_train_result *result = run->result;
@@ -7223,18 +7250,16 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 
 /* ==== [S11.5] Hogwild ===================================================== */
 
-/* Hogwild (Recht, Re, Wright, Niu 2011): threads share one parameter vector and
-   take no lock. A worker copies the vector, computes a gradient on its own
-   batch, lets its own optimizer turn it into a change, and adds the change to
-   the shared vector, number by number.
+/* Hogwild (Recht, Re, Wright, Niu 2011): threads share one parameter vector and take no lock. A
+   worker copies the vector, computes a gradient on its own batch, lets its own optimizer turn it
+   into a change, and adds the change to the shared vector, number by number.
 
-   Every access to the shared vector is a relaxed C11 atomic load or store, so
-   there is no data race in the language's sense. But load, add, store is not
-   one operation: if two workers add to the same number at once, one of the two
-   changes may be lost. The theory asks for sparse gradients, where that is
-   rare; a dense convolutional net touches every number in every step. The
-   staleness histogram says how many changes by others came between a worker's
-   copy and its own change.
+   Every access to the shared vector is a relaxed C11 atomic load or store, so there is no data
+   race in the language's sense. But load, add, store is not one operation: if two workers add to
+   the same number at once, one of the two changes may be lost. The theory asks for sparse
+   gradients, where that is rare; a dense convolutional net touches every number in every step.
+   The staleness histogram says how many changes by others came between a worker's copy and its
+   own change.
 
    Shared is what is trained, and nothing else. Running means and variances [S6.11]
    follow each worker's own batches; at the end the net gets their mean.
@@ -7478,6 +7503,8 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_alone(__func__, net, workers));
     DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
+    if (d->validation || d->target > 0.0f)
+        return dt_fail(DT_EARG, "Hogwild: no validation and no target; its workers do not meet");
     if (workers < 1 || workers > 1024)
         return dt_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
     if (d->batch > (uint32_t)net->max_groups * DT_LANES)

@@ -604,9 +604,9 @@ static void rows_of_optimizers(void) {
         s = (dt_schedule){ .curve = DT_LR_STEPS, .factor = 0.5f };
         NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "every 0");
         s = (dt_schedule){ .curve = DT_LR_STEPS, .every = 3, .factor = NAN };
-        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "factor nan");
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "piece 1: nan may not be negative");
         s = (dt_schedule){ .curve = DT_LR_COSINE, .over = 3, .end = -1.0f };
-        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "end -1");
+        NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "piece 1: -1 may not be negative");
         s = (dt_schedule){ .then = &cosine };
         NEUTRAL(!(dt_schedule_lr(&s, 1.0f, 0, 0) > 0.0f), "piece 1 lasts over 0");
         s.over = 2;
@@ -1083,6 +1083,11 @@ static void rows_of_training(dt_comm *c) {
         REFUSES(dt_train_sync(net, opt, NULL, &once, &result), DT_EARG, "comm and result");
         REFUSES(dt_train_sync(net, opt, c, &once, NULL), DT_EARG, "comm and result");
         REFUSES(dt_train_sync(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = UINT32_MAX }, &result), DT_ESHAPE, "64 samples, built for");
+        REFUSES(dt_train_sync(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .target = 1.5f }, &result), DT_EARG, "a target of 1.5");
+        REFUSES(dt_train_sync(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .validation = &(dt_dataset){ .count = 5 } }, &result),
+                DT_EARG, "validation: the dataset is empty");
+        REFUSES(dt_train_sync(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .schedule = &(dt_schedule){ .curve = DT_LR_COSINE } }, &result),
+                DT_EARG, "schedule: piece 1 lasts over 0");
         TRAINER_REFUSES(BY_SYNC);
     }
     ROW(dt_train_psgd) {
@@ -1100,6 +1105,7 @@ static void rows_of_training(dt_comm *c) {
         REFUSES(dt_train_hogwild(net, opt, 2, &once, NULL), DT_EARG, "result must not be NULL");
         REFUSES(dt_train_hogwild(net, opt, 0, &once, &hogwild), DT_EARG, "0 workers");
         REFUSES(dt_train_hogwild(net, opt, INT_MAX, &once, &hogwild), DT_EARG, "2147483647 workers");
+        REFUSES(dt_train_hogwild(net, opt, 2, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .target = 0.5f }, &hogwild), DT_EARG, "do not meet");
         TRAINER_REFUSES(BY_HOGWILD);
     }
     ROW(dt_train_shared) {

@@ -618,6 +618,70 @@ static void trainers_follow(void **state) {
     dt_dataset_free(&data);
 }
 
+/* ---- Early stop. */
+
+typedef struct stopping { dt_dataset train, held; bool psgd, validate; float target; uint32_t patience; int epochs; uint32_t reached; double accuracy; } stopping;
+
+static dt_err stop_early(dt_comm *comm, void *arg) {
+    stopping *s = arg;
+    dt_train_result r;
+    dt_score score;
+    dt_net *net = dt_net_new(1, 28, 28);
+    dt_linear(net, "fc", 10);
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = 32, .seed = 2 }));
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.02f });
+    const dt_train_desc desc = { .data = &s->train, .epochs = 12, .batch = 32, .seed = 6, .validation = s->validate ? &s->held : NULL,
+                                 .target = s->target, .patience = s->patience };
+    DT_TRY(s->psgd ? dt_train_psgd(net, opt, comm, &desc, &r) : dt_train_sync(net, opt, comm, &desc, &r));
+    int64_t mine[3] = { r.epochs, r.reached, r.stopped }, all[3 * 8];
+    DT_TRY(dt_allgather(comm, mine, sizeof mine, all));
+    for (int i = 0; i < 3 * dt_comm_size(comm); ++i)
+        if (all[i] != mine[i % 3]) return dt_fail(DT_EDATA, "ranks ended differently");
+    if (r.stopped != (r.epochs < 12 || (s->target > 0.0f && r.reached >= (s->patience ? s->patience : 1)))) return dt_fail(DT_EDATA, "stopped is not so");
+    if (s->validate) { /* what stands in the result is the last look, which was at the net that is left */
+        DT_TRY(dt_evaluate(net, &s->held, comm, &score));
+        if (score.correct != r.validation.correct || score.count != s->held.count || r.validation.count != s->held.count)
+            return dt_fail(DT_EDATA, "%lld right of %lld, the result says %lld of %lld", (long long)score.correct, (long long)score.count,
+                           (long long)r.validation.correct, (long long)r.validation.count);
+    }
+    if (dt_comm_rank(comm) == 0) s->epochs = r.epochs, s->reached = r.reached, s->accuracy = dt_score_accuracy(s->validate ? &r.validation : &r.score);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+static void ranks_stop_together(void **state) {
+    (void)state;
+    stopping s = { .psgd = false };
+    ok(dt_dataset_synthetic(&s.train, 400, 4));
+    ok(dt_dataset_synthetic(&s.held, 150, 5));
+    for (int way = 0; way < 4; ++way) {
+        s.psgd = way / 2, s.validate = way % 2;
+        int first = 0;
+        for (int ranks = 1; ranks <= 3; ++ranks) {
+            int epochs[3];
+            for (uint32_t patience = 0; patience < 3; ++patience) {
+                s.target = 0.4f, s.patience = patience;
+                ok(dt_run_ranks(ranks, stop_early, &s));
+                if (s.accuracy < 0.4 || s.epochs == 12 || s.reached != (patience ? patience : 1))
+                    fail_msg("way %d, %d ranks, patience %u: %d epochs, accuracy %g", way, ranks, patience, s.epochs, s.accuracy);
+                epochs[patience] = s.epochs;
+            }
+            assert_true(epochs[0] == epochs[1] && epochs[2] >= epochs[1] + 1 && epochs[1] > 1);
+            if (ranks == 1) first = epochs[2];
+            if (!s.psgd && first != epochs[2]) fail_msg("%d ranks stop after %d epochs, one after %d", ranks, epochs[2], first);
+        }
+        s.target = 0.0f, s.patience = 1; /* no target, no stop; a target out of reach neither */
+        ok(dt_run_ranks(2, stop_early, &s));
+        assert_int_equal(s.epochs, 12);
+        s.target = 1.0f;
+        ok(dt_run_ranks(2, stop_early, &s));
+        assert_true(s.epochs == 12 && s.reached == 0);
+    }
+    dt_dataset_free(&s.train);
+    dt_dataset_free(&s.held);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_layers),
@@ -634,6 +698,7 @@ int main(void) {
         cmocka_unit_test(same_bits_for_every_number_of_ranks),
         cmocka_unit_test(schedules),
         cmocka_unit_test(trainers_follow),
+        cmocka_unit_test(ranks_stop_together),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }
