@@ -252,7 +252,7 @@ differs "without --epochs 1, rank 0 with it" ch12
 differs "with --epochs 1 surplus, rank 0 with --epochs 1" ch12 --epochs 1 surplus
 differs "with --lr 0.1, rank 0 without it" ch08 --epochs 1 --lr 0.1
 launch 1 "$ch12" --epochs 1 : -n 2 "$top/ch08" --epochs 1
-if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^error: rank 0 (.*) was started with ch12, rank 1 with ch08; give all ranks one command line" "$dir/err"; then good
+if [ $code -eq 1 ] && [ "$(grep -c "^error: " "$dir/err")" -eq 1 ] && grep -q "^error: rank 0 (.*) was started with ch12, rank 1 with ch08; give all ranks one command line" "$dir/err"; then good
 else bad "ch12 beside ch08: exit code $code"; fi
 #   what may differ: how a rank waits, and which cores it may use
 for how in "DTRAIN_PLACE=off" "DTRAIN_WAIT=sleep" "DTRAIN_WATCH=off" "taskset -c 0"; do
