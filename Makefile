@@ -36,7 +36,7 @@ help:
 	@echo "make lab04         a lab's handout             make grade-lab04  its points     make labs   all, for students"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
 	@echo "make doctor        how MPI jobs start here      make wasm        chapters 0 to 6 as WebAssembly"
-	@echo "make book          the chapters as pages, of which chapters 1 to 6 run in the browser; make deps-book gets its tools"
+	@echo "make book          the chapters as pages, of which chapters 0 to 6 run in the browser; make deps-book gets its tools"
 	@echo "make install       dtrain.h and its pkg-config file, under PREFIX=/usr/local"
 	@echo "make clean"
 

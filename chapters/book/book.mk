@@ -1,5 +1,5 @@
 # make book: the chapters and the header as pages, in build/book; open build/book/index.html, or serve the folder, and the
-# pages of chapters 1 to 6 run their programs: cd build/book && python3 -m http.server
+# pages of chapters 0 to 6 run their programs: cd build/book && python3 -m http.server
 #
 # Debian: pandoc, python3; for the programs in the pages what `make wasm` needs, and npm, which gets a WASI for browsers. A page
 # whose program is not there shows instead what `make check` saw it print.
