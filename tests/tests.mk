@@ -18,9 +18,9 @@ TEST_GCC   = $(filter-out $(subst /mpi/,/gcc/,$(TEST_MPI)),$(patsubst tests/%.c,
 TEST_SAN   = -O0 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/clang/test_net build/tests/base/test_kernels \
              build/tests/gcc-sanitize/test_contract build/tests/clang-sanitize/test_contract build/tests/mpi/fault build/tests/make_idx $(LABS:%=build/labs/grade%)
-#   not emulated: what looks at this system, or has nothing of its own there (sentences, refusals), and what trains or draws for so long
+#   not emulated: what looks at this system, or has nothing of its own there (sentences, refusals, ranks), and what trains or draws for so long
 #   that the emulator takes minutes; its bits are made of what test_net, test_kernels and test_sums look at
-TEST_HERE  = $(patsubst %,tests/test_%.c,locale says contract charts norm steps train)
+TEST_HERE  = $(patsubst %,tests/test_%.c,locale says contract charts norm steps train comm data)
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
              $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out $(TEST_HERE),$(wildcard tests/test_*.c))))
 
