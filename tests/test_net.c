@@ -41,42 +41,11 @@ static void counted_free(void *p) {
 #define REFERENCE "tests/data/reference.bin"
 #endif
 
-#define ok(call) do { dt_err ok_ = (call); if (ok_ != DT_OK) fail_msg("%s: %s", dt_err_name(ok_), dt_error()); } while (0)
+#include "tests/reference.h"
 
 static void expect_error(dt_err got, dt_err wanted, const char *part) {
     if (got != wanted || !strstr(dt_error(), part) || strchr(dt_error(), '\n'))
         fail_msg("wanted %s with \"%s\", got %s with \"%s\"", dt_err_name(wanted), part, dt_err_name(got), dt_error());
-}
-
-/* ---- The generator and the data of make_reference.py. */
-
-enum { IMAGES = 48, BATCH = 37 };
-static uint32_t next_number(uint32_t *x) { return *x = *x * 1664525u + 1013904223u; }
-
-static uint32_t rows[IMAGES * 4];
-static uint8_t pixels[IMAGES * 3 * 28 * 28], labels[IMAGES];
-static const float mean[4] = { 0.45f, 0.45f, 0.45f, 0.45f }, deviation[4] = { 0.3f, 0.3f, 0.3f, 0.3f };
-
-static void make_data(size_t image_bytes, int classes) {
-    uint32_t x = 7;
-    for (size_t i = 0; i < IMAGES * image_bytes; ++i) pixels[i] = (uint8_t)(next_number(&x) >> 24);
-    for (size_t i = 0; i < IMAGES; ++i) labels[i] = (uint8_t)((next_number(&x) >> 24) % (uint32_t)classes);
-}
-
-static dt_batch batch_of_step(uint32_t step, uint32_t count) {
-    for (uint32_t i = 0; i < count; ++i) rows[i] = (step * 7 + i * 5) % IMAGES;
-    return (dt_batch){ .pixels = pixels, .labels = labels, .mean = mean, .std = deviation, .index = rows, .count = count, .global_count = count };
-}
-
-static void reference_values(dt_net *net) {
-    uint32_t x = 1;
-    for (int i = 0; i < dt_net_param_count(net); ++i) {
-        const dt_param *p = dt_net_param(net, i), *w = p->value.rank > 1 ? p : dt_net_param(net, i - 1);
-        size_t fan_in = dt_tensor_count(&w->value) / (size_t)w->value.shape[0];
-        float bound = 1.0f / sqrtf((float)fan_in);
-        for (size_t k = 0; k < dt_tensor_count(&p->value); ++k)
-            p->value.data[k] = (2.0f * ((float)(next_number(&x) >> 8) * 0x1p-24f) - 1.0f) * bound;
-    }
 }
 
 static dt_net *s0_net_as(float dropout, const dt_build_desc *desc) {
@@ -114,34 +83,10 @@ static dt_net *odd_net(void) {
     return net;
 }
 
-/* ---- PyTorch's numbers. */
-
-static float *reference(const char *name, size_t *count) { /* NULL if there is no such record */
-    FILE *f = fopen(REFERENCE, "rb");
-    char head[25] = { 0 };
-    unsigned char n[4];
-    if (!f) fail_msg("%s cannot be opened: run from the top folder", REFERENCE);
-    while (fread(head, 1, 24, f) == 24 && fread(n, 1, 4, f) == 4) {
-        *count = (size_t)dti_get_le(n, 4);
-        if (strcmp(head, name) != 0) { fseek(f, (long)(*count * 4), SEEK_CUR); continue; }
-        float *values = malloc(*count * sizeof *values);
-        for (size_t i = 0; i < *count; ++i) {
-            unsigned char b[4];
-            if (fread(b, 1, 4, f) != 4) fail_msg("%s ends early", REFERENCE);
-            uint32_t bits = (uint32_t)dti_get_le(b, 4);
-            memcpy(&values[i], &bits, sizeof bits);
-        }
-        fclose(f);
-        return values;
-    }
-    fclose(f);
-    return NULL;
-}
-
-/* Relative to the largest of the record, element by element. */
+/* ---- PyTorch's numbers, relative to the largest of the record, element by element. */
 static void compare_within(double limit, const char *name, const float *got, size_t stride, size_t n) {
     size_t count;
-    float *want = reference(name, &count), largest = 0.0f;
+    float *want = reference(REFERENCE, name, &count), largest = 0.0f;
     if (!want || count != n) fail_msg("%s: %zu numbers, the reference has %zu", name, n, want ? count : 0);
     for (size_t i = 0; i < n; ++i) largest = fabsf(want[i]) > largest ? fabsf(want[i]) : largest;
     double worst = 0.0, square = 0.0, norm = 0.0;

@@ -21,66 +21,13 @@
 #define STEPS "tests/data/steps.bin"
 #endif
 
-#define ok(call) do { dt_err ok_ = (call); if (ok_ != DT_OK) fail_msg("%s: %s", dt_err_name(ok_), dt_error()); } while (0)
-
-/* ---- The generator and the data of make_reference.py. */
-
-enum { IMAGES = 48, BATCH = 37 };
-static uint32_t next_number(uint32_t *x) { return *x = *x * 1664525u + 1013904223u; }
-
-static uint32_t rows[BATCH];
-static uint8_t pixels[IMAGES * 3 * 17 * 13], labels[IMAGES];
-static const float mean[3] = { 0.45f, 0.45f, 0.45f }, deviation[3] = { 0.3f, 0.3f, 0.3f };
-
-static void make_data(size_t image_bytes, int classes) {
-    uint32_t x = 7;
-    for (size_t i = 0; i < IMAGES * image_bytes; ++i) pixels[i] = (uint8_t)(next_number(&x) >> 24);
-    for (size_t i = 0; i < IMAGES; ++i) labels[i] = (uint8_t)((next_number(&x) >> 24) % (uint32_t)classes);
-}
-
-static dt_batch batch_of_step(uint32_t step) {
-    for (uint32_t i = 0; i < BATCH; ++i) rows[i] = (step * 7 + i * 5) % IMAGES;
-    return (dt_batch){ .pixels = pixels, .labels = labels, .mean = mean, .std = deviation, .index = rows, .count = BATCH, .global_count = BATCH };
-}
-
-static void reference_values(dt_net *net) {
-    uint32_t x = 1;
-    for (int i = 0; i < dt_net_param_count(net); ++i) {
-        const dt_param *p = dt_net_param(net, i), *w = p->value.rank > 1 ? p : dt_net_param(net, i - 1);
-        const size_t fan_in = dt_tensor_count(&w->value) / (size_t)w->value.shape[0];
-        const float bound = 1.0f / sqrtf((float)fan_in);
-        for (size_t k = 0; k < dt_tensor_count(&p->value); ++k)
-            p->value.data[k] = (2.0f * ((float)(next_number(&x) >> 8) * 0x1p-24f) - 1.0f) * bound;
-    }
-}
-
-static float *reference(const char *name, size_t *count) { /* NULL if there is no such record */
-    FILE *f = fopen(STEPS, "rb");
-    char head[25] = { 0 };
-    unsigned char n[4];
-    if (!f) fail_msg("%s cannot be opened: run from the top folder", STEPS);
-    while (fread(head, 1, 24, f) == 24 && fread(n, 1, 4, f) == 4) {
-        *count = (size_t)dti_get_le(n, 4);
-        if (strcmp(head, name) != 0) { fseek(f, (long)(*count * 4), SEEK_CUR); continue; }
-        float *values = malloc(*count * sizeof *values);
-        for (size_t i = 0; i < *count; ++i) {
-            unsigned char b[4];
-            if (fread(b, 1, 4, f) != 4) fail_msg("%s ends early", STEPS);
-            const uint32_t bits = (uint32_t)dti_get_le(b, 4);
-            memcpy(&values[i], &bits, sizeof bits);
-        }
-        fclose(f);
-        return values;
-    }
-    fclose(f);
-    return NULL;
-}
+#include "tests/reference.h"
 
 /* The largest difference of n numbers, each `stride` behind the last, from a record, over the record's largest number. */
 static double distance(const char *name, const float *got, size_t stride, size_t n) {
     size_t count;
     double largest = 0.0, worst = 0.0;
-    float *want = reference(name, &count);
+    float *want = reference(STEPS, name, &count);
     if (!want || count != n) fail_msg("%s: %zu numbers, the reference has %zu", name, n, want ? count : 0);
     for (size_t i = 0; i < n; ++i) {
         const double d = fabs((double)got[i * stride] - (double)want[i]);
@@ -120,7 +67,7 @@ static dt_net *layer_net(void (*add)(dt_net *net)) {
 static void small_layers(void **state) {
     (void)state;
     make_data(3 * 17 * 13, 5);
-    const dt_batch batch = batch_of_step(0);
+    const dt_batch batch = batch_of_step(0, BATCH);
     for (size_t i = 0; i < sizeof layers / sizeof *layers; ++i) {
         char record[32];
         float z[BATCH][5];
@@ -157,7 +104,7 @@ static double difference(dt_net *net, const dt_batch *batch, float *w, float h) 
 static void small_layers_in_branches(void **state) {
     (void)state;
     make_data(3 * 17 * 13, 5);
-    const dt_batch batch = batch_of_step(1);
+    const dt_batch batch = batch_of_step(1, BATCH);
     for (size_t i = 0; i < sizeof layers / sizeof *layers; ++i) {
         dt_net *net = dt_net_new(3, 17, 13);
         dt_conv2d(net, "conv", &(dt_conv2d_desc){ .out = 2, .kernel = 5 });
@@ -240,7 +187,7 @@ static void losses(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         char record[32];
         dt_net *net = loss_net(cases[i].loss);
-        dt_batch batch = batch_of_step(0);
+        dt_batch batch = batch_of_step(0, BATCH);
         make_targets(cases[i].low, 1.0f);
         if (!cases[i].labels) batch.labels = NULL, batch.targets = targets, batch.target_width = 5;
         ok(dt_net_load(net, &batch));
@@ -271,7 +218,7 @@ static void a_loss_of_ones_own(void **state) {
     (void)state;
     make_data(3 * 17 * 13, 5);
     dt_net *net = loss_net(DT_CROSS_ENTROPY);
-    dt_batch batch = batch_of_step(0);
+    dt_batch batch = batch_of_step(0, BATCH);
     float dz[BATCH][5];
     batch.labels = NULL;
     ok(dt_net_load(net, &batch));
@@ -298,7 +245,7 @@ static void shares_add_up(void **state) {
     make_targets(0.0f, 1.0f);
     for (int i = 0; i < DT_LOSSES; ++i) {
         dt_net *net = loss_net((dt_loss)i);
-        dt_batch batch = batch_of_step(2);
+        dt_batch batch = batch_of_step(2, BATCH);
         if (i > 0) batch.targets = targets, batch.target_width = 5;
         const size_t count = dt_net_count(net);
         float *whole = malloc(count * sizeof *whole), *sum = calloc(count, sizeof *sum);
@@ -307,7 +254,7 @@ static void shares_add_up(void **state) {
         ok(dt_backward(net));
         memcpy(whole, dt_net_gradients(net), count * sizeof *whole);
         for (uint32_t from = 0; from < BATCH; from += 16) {
-            batch = batch_of_step(2);
+            batch = batch_of_step(2, BATCH);
             if (i > 0) batch.targets = targets, batch.target_width = 5;
             batch.index += from, batch.count = BATCH - from < 16 ? BATCH - from : 16;
             ok(dt_net_load(net, &batch));
@@ -339,7 +286,7 @@ static void losses_far_out(void **state) { /* logits of +-1000, and targets that
     make_data(3 * 17 * 13, 5);
     make_targets(0.0f, 1.0f);
     dt_net *net = loss_net(DT_BINARY_CROSS_ENTROPY);
-    dt_batch batch = batch_of_step(0);
+    dt_batch batch = batch_of_step(0, BATCH);
     batch.targets = targets, batch.target_width = 5;
     targets[5 * rows[3] + 2] = 1.5f;
     assert_int_equal(dt_net_load(net, &batch), DT_EDATA);
@@ -418,7 +365,7 @@ static void a_hundred_steps(void **state) {
         dt_optimizer *opt = optimizers[i].make(net);
         if (!opt) fail_msg("%s", dt_error());
         for (uint32_t step = 0; step < 100; ++step) {
-            const dt_batch batch = batch_of_step(step);
+            const dt_batch batch = batch_of_step(step, BATCH);
             ok(dt_net_load(net, &batch));
             ok(dt_forward(net));
             ok(dt_backward(net));
@@ -469,7 +416,7 @@ static void frozen(void **state) {
     const size_t count = dt_net_count(net), still = first->offset;
     float *before = malloc(count * sizeof *before), *change = malloc(count * sizeof *change);
     memcpy(before, dt_net_values(net), count * sizeof *before);
-    const dt_batch batch = batch_of_step(0);
+    const dt_batch batch = batch_of_step(0, BATCH);
     ok(dt_net_load(net, &batch));
     ok(dt_forward(net));
     ok(dt_backward(net));
