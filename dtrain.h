@@ -2651,14 +2651,32 @@ DT_API void dt_relu(dt_net *net);
 #endif
 
 #ifdef DTI_IMPLEMENT
-static void dti_relu_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+/* A layer that goes number by number is two functions of one number: y of x, and dy/dx told from y.
+   They are constants where these two are called, and so inlined into the loops. ReLU's way back
+   is its own: 0 where nothing came through, even if dy is no number. */
+typedef float dti_of_one(float x);
+
+DTI_INLINE void dti_each_forward(dti_of_one *value, const dti_op *op, int first, int groups) {
     const size_t n = dti_group_floats(op->out);
-    (void)run;
     for (int g = first; g < first + groups; ++g) {
         const float *x = dti_x(op, g);
         float *y = dti_y(op, g);
-        for (size_t i = 0; i < n; ++i) y[i] = x[i] < 0.0f ? 0.0f : x[i];
+        for (size_t i = 0; i < n; ++i) y[i] = value(x[i]);
     }
+}
+
+/* y = value(x)  =>  dx = dy * slope(y);   dx may be dy */
+DTI_INLINE void dti_each_backward(dti_of_one *slope, const dti_op *op, int g) {
+    const float *y = dti_y(op, g), *dy = dti_dy(op, g);
+    float *dx = dti_dx(op, g);
+    for (size_t i = 0, n = dx ? dti_group_floats(op->out) : 0; i < n; ++i)
+        dx[i] = dy[i] * slope(y[i]);
+}
+
+DTI_INLINE float dti_rectified(float x) { return x < 0.0f ? 0.0f : x; }
+static void dti_relu_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
+    (void)run;
+    dti_each_forward(dti_rectified, op, first, groups);
 }
 
 /* y = x > 0 ? x : 0  =>  dx = y > 0 ? dy : 0;   n floats, dx may be dy */
@@ -3061,22 +3079,15 @@ DTI_INLINE float dti_logistic(float x) {
 }
 
 static void dti_sigmoid_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const size_t n = dti_group_floats(op->out);
     (void)run;
-    for (int g = first; g < first + groups; ++g) {
-        const float *x = dti_x(op, g);
-        float *y = dti_y(op, g);
-        for (size_t i = 0; i < n; ++i) y[i] = dti_logistic(x[i]);
-    }
+    dti_each_forward(dti_logistic, op, first, groups);
 }
 
-/* y = 1/(1+exp(-x))  =>  dx = dy * exp(-x)/(1+exp(-x))^2 = dy * y*(1-y);   dx may be dy */
+/* y = 1/(1+exp(-x))  =>  dy/dx = exp(-x)/(1+exp(-x))^2 = y*(1-y) */
+DTI_INLINE float dti_logistic_slope(float y) { return y * (1.0f - y); }
 static void dti_sigmoid_backward(const dti_op *op, const dti_pass *run, int g) {
-    const float *y = dti_y(op, g), *dy = dti_dy(op, g);
-    float *dx = dti_dx(op, g);
     (void)run;
-    for (size_t i = 0, n = dx ? dti_group_floats(op->out) : 0; i < n; ++i)
-        dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
+    dti_each_backward(dti_logistic_slope, op, g);
 }
 
 static const dti_layer_class dti_sigmoid_class = {
@@ -3110,22 +3121,15 @@ DTI_INLINE float dti_tanh(float x) {
 }
 
 static void dti_tanh_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
-    const size_t n = dti_group_floats(op->out);
     (void)run;
-    for (int g = first; g < first + groups; ++g) {
-        const float *x = dti_x(op, g);
-        float *y = dti_y(op, g);
-        for (size_t i = 0; i < n; ++i) y[i] = dti_tanh(x[i]);
-    }
+    dti_each_forward(dti_tanh, op, first, groups);
 }
 
-/* y = tanh(x)  =>  dx = dy * (1 - y^2);   dx may be dy */
+/* y = tanh(x)  =>  dy/dx = 1 - y^2 */
+DTI_INLINE float dti_tanh_slope(float y) { return 1.0f - y * y; }
 static void dti_tanh_backward(const dti_op *op, const dti_pass *run, int g) {
-    const float *y = dti_y(op, g), *dy = dti_dy(op, g);
-    float *dx = dti_dx(op, g);
     (void)run;
-    if (dx)
-        for (size_t i = 0; i < dti_group_floats(op->out); ++i) dx[i] = dy[i] * (1.0f - y[i] * y[i]);
+    dti_each_backward(dti_tanh_slope, op, g);
 }
 
 static const dti_layer_class dti_tanh_class = {
