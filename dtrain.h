@@ -6814,6 +6814,7 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
                                   (uint64_t)d->lr_scaling,
                                   d->lr_batch,
                                   d->patience,
+                                  d->validation != NULL,
                                   d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
     const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt)),
                    target = dt_hash(&d->target, sizeof d->target, steps);

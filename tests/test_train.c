@@ -408,7 +408,7 @@ static dt_err evaluation_changes_nothing(dt_comm *comm, void *arg) {
 
 /* The last rank alone holds other data, or rounds in another way: every trainer and the evaluation say so, on every rank. */
 static dt_err one_rank_differs(dt_comm *comm, void *arg) {
-    enum { OTHER_IMAGES, OTHER_MEAN, OTHER_CLASSES, SETS, ROUNDING = SETS, AUGMENT, WAYS };
+    enum { OTHER_IMAGES, OTHER_MEAN, OTHER_CLASSES, SETS, ROUNDING = SETS, AUGMENT, VALIDATION, WAYS };
     const int last = dt_comm_size(comm) - 1;
     const bool odd = dt_comm_rank(comm) == last;
     dt_dataset set[SETS];
@@ -425,12 +425,13 @@ static dt_err one_rank_differs(dt_comm *comm, void *arg) {
         dt_score score;
         const dt_dataset *mine = i < SETS ? &set[i] : &data;
         const dt_augment flips = { .flip = odd ? 0.5f : 0.25f };
-        const dt_train_desc desc = { .data = mine, .epochs = 1, .batch = BATCH, .seed = 31, .augment = i == AUGMENT ? &flips : NULL };
+        const dt_train_desc desc = { .data = mine, .epochs = 1, .batch = BATCH, .seed = 31,
+                                     .augment = i == AUGMENT ? &flips : NULL, .validation = odd && i == VALIDATION ? &data : NULL };
         if (odd && i == ROUNDING) fesetround(FE_TOWARDZERO);
         const dt_err sync = dt_train_sync(net, opt, comm, &desc, &result), psgd = dt_train_psgd(net, opt, comm, &desc, &result);
         fesetenv(FE_DFL_ENV);
         need(sync == DT_ECOMM && psgd == DT_ECOMM);
-        need(strstr(dt_error(), i == ROUNDING ? "in the build, or how it rounds" : i == AUGMENT ? "in the settings of training" : "in the training data"));
+        need(strstr(dt_error(), i == ROUNDING ? "in the build, or how it rounds" : i >= AUGMENT ? "in the settings of training" : "in the training data"));
         need(i >= SETS || dt_evaluate(net, mine, comm, &score) == DT_ECOMM);
         need(i >= SETS || strstr(dt_error(), "in the data to evaluate"));
     }
