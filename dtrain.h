@@ -613,6 +613,18 @@ static void dti_beats_start(dt_comm *c);  /* several hosts: they hear from each 
 DT_API void dt_trace(dt_comm *comm, const char *name, double start, double end);
 static void dti_trace_add(dt_comm *c, const char *name, double start, double end);
 
+/* ---- E5, what is refused before training begins, in a sentence: a setting that cannot be meant; a
+   last step of too few images; layers that look at a batch which no rank has; ranks whose data or
+   settings differ. */
+typedef struct dt_optimizer dt_optimizer;
+typedef struct dt_train_desc dt_train_desc;
+static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
+                              const dt_train_desc *d);
+static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks);
+static dt_err dti_check_alone(const char *who, const dt_net *net, int workers);
+static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
+                              const dt_train_desc *d);
+
 /* ---- E6, files. An output is written beside its place, and takes it when it is whole. */
 enum { DTI_PATH_MAX = 1024 };
 typedef struct dti_output {
@@ -6752,79 +6764,6 @@ typedef struct dt_train_result {
 #endif
 
 #ifdef DTI_IMPLEMENT
-static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
-                              const dt_train_desc *d) {
-    DT_TRY(dti_ready(who, net));
-    if (!opt || !d) return dt_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
-    if (opt->values != net->values)
-        return dt_fail(DT_EARG, "%s: the optimizer was made for another net", who);
-    if (d->epochs < 1) return dt_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
-    if (d->batch < 1)
-        return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
-    DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
-    DT_TRY(dti_schedule_check(d->schedule));
-    if (!(d->target >= 0.0f && d->target <= 1.0f))
-        return dt_fail(DT_EARG, "training: a target of %g; needs 0..1", (double)d->target);
-    if (d->validation) DT_TRY(dti_check_data("validation", net, d->validation));
-    if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
-    return dti_check_data("training", net, d->data);
-}
-
-/* The steps of an epoch of `count` samples are of `batch` and, the last one, of what is left: can
-   the net be trained on both? Of a step's lane groups all are full but the last, which the last
-   rank holds [S4.5]. */
-static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks) {
-    const uint32_t sizes[2] = { count >= batch ? batch : 0, count % batch };
-    for (int k = 0; k < 2; ++k) {
-        const uint64_t P = (uint64_t)ranks;
-        const uint64_t groups = sizes[k] / DT_LANES + (sizes[k] % DT_LANES != 0);
-        const uint32_t before = (uint32_t)((P - 1) * groups / P) * DT_LANES;
-        DT_TRY(dti_check_scopes(net, sizes[k] - before, sizes[k], true));
-    }
-    return DT_OK;
-}
-
-/* Where each worker takes steps of its own, there is no global batch to look at. */
-static dt_err dti_check_alone(const char *who, const dt_net *net, int workers) {
-    for (const dti_op *op = net->op; op < net->op + net->ops && workers > 1; ++op)
-        if (op->scope == DTI_OVER_BATCH)
-            return dt_fail(DT_EARG, "%s: %s \"%s\" looks at the batch of all %d workers together, "
-                           "but each of them takes its own steps; let it look at the rank or the "
-                           "lane group", who, op->layer->class->name, op->layer->name, workers);
-    return DT_OK;
-}
-
-/* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
-static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
-                              const dt_train_desc *d) {
-    const uint64_t settings[] = { net->desc.seed,
-                                  net->desc.float_sums,
-                                  net->desc.direct,
-                                  dt_hash(&net->desc.unit, sizeof net->desc.unit, 0),
-                                  (uint64_t)net->desc.loss,
-                                  net->count,
-                                  (uint64_t)net->list.layers,
-                                  d->seed,
-                                  d->batch,
-                                  (uint64_t)d->epochs,
-                                  d->average_every,
-                                  d->check_every,
-                                  d->bucket_bytes,
-                                  (uint64_t)d->algorithm,
-                                  (uint64_t)d->lr_scaling,
-                                  d->lr_batch,
-                                  d->patience,
-                                  d->validation != NULL,
-                                  d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
-    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt)),
-                   target = dt_hash(&d->target, sizeof d->target, steps);
-    DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
-                        dti_build_hash() ^ dti_arithmetic_hash()));
-    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
-    return dt_comm_same(comm, "the settings of training",
-                        dt_hash(settings, sizeof settings, target));
-}
-
 typedef struct dti_training dti_training;
 
 typedef struct dti_method {
@@ -13249,8 +13188,8 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 /* ==== [E5] Doctor, profile, trace ==========================================
 
    What a program can say of itself: how its job was started [E5.1], where its time went [E5.2], and what it
-   runs on [E5.3]. Nothing here is needed to train; all of it is what one wishes to know when training is slow
-   or wrong. */
+   runs on [E5.3]. Nothing of that is needed to train; all of it is what one wishes to know when training is slow
+   or wrong. Last, what trainers refuse before they begin [E5.4]. */
 
 /* ==== [E5.1] The MPI doctor ================================================
 
@@ -13790,6 +13729,85 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
     snprintf(buf, n, "%s, %d core%s, %s, %s, %s", cpu, cores, s, DTI_SIMD, compiler, date);
 }
 #endif
+
+/* ==== [E5.4] Before training begins ========================================
+
+   A training that cannot be meant, or whose ranks mean different ones, is refused before its first step, in one sentence
+   and on every rank. Settings are one list: what is not in it may differ from rank to rank. */
+#ifdef DTI_IMPLEMENT
+static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
+                              const dt_train_desc *d) {
+    DT_TRY(dti_ready(who, net));
+    if (!opt || !d) return dt_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
+    if (opt->values != net->values)
+        return dt_fail(DT_EARG, "%s: the optimizer was made for another net", who);
+    if (d->epochs < 1) return dt_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
+    if (d->batch < 1)
+        return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
+    DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
+    DT_TRY(dti_schedule_check(d->schedule));
+    if (!(d->target >= 0.0f && d->target <= 1.0f))
+        return dt_fail(DT_EARG, "training: a target of %g; needs 0..1", (double)d->target);
+    if (d->validation) DT_TRY(dti_check_data("validation", net, d->validation));
+    if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
+    return dti_check_data("training", net, d->data);
+}
+
+/* The steps of an epoch of `count` samples are of `batch` and, the last one, of what is left: can
+   the net be trained on both? Of a step's lane groups all are full but the last, which the last
+   rank holds [S4.5]. */
+static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks) {
+    const uint32_t sizes[2] = { count >= batch ? batch : 0, count % batch };
+    for (int k = 0; k < 2; ++k) {
+        const uint64_t P = (uint64_t)ranks;
+        const uint64_t groups = sizes[k] / DT_LANES + (sizes[k] % DT_LANES != 0);
+        const uint32_t before = (uint32_t)((P - 1) * groups / P) * DT_LANES;
+        DT_TRY(dti_check_scopes(net, sizes[k] - before, sizes[k], true));
+    }
+    return DT_OK;
+}
+
+/* Where each worker takes steps of its own, there is no global batch to look at. */
+static dt_err dti_check_alone(const char *who, const dt_net *net, int workers) {
+    for (const dti_op *op = net->op; op < net->op + net->ops && workers > 1; ++op)
+        if (op->scope == DTI_OVER_BATCH)
+            return dt_fail(DT_EARG, "%s: %s \"%s\" looks at the batch of all %d workers together, "
+                           "but each of them takes its own steps; let it look at the rank or the "
+                           "lane group", who, op->layer->class->name, op->layer->name, workers);
+    return DT_OK;
+}
+
+/* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
+static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
+                              const dt_train_desc *d) {
+    const uint64_t settings[] = { net->desc.seed,
+                                  net->desc.float_sums,
+                                  net->desc.direct,
+                                  dt_hash(&net->desc.unit, sizeof net->desc.unit, 0),
+                                  (uint64_t)net->desc.loss,
+                                  net->count,
+                                  (uint64_t)net->list.layers,
+                                  d->seed,
+                                  d->batch,
+                                  (uint64_t)d->epochs,
+                                  d->average_every,
+                                  d->check_every,
+                                  d->bucket_bytes,
+                                  (uint64_t)d->algorithm,
+                                  (uint64_t)d->lr_scaling,
+                                  d->lr_batch,
+                                  d->patience,
+                                  d->validation != NULL,
+                                  d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
+    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt)),
+                   target = dt_hash(&d->target, sizeof d->target, steps);
+    DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
+                        dti_build_hash() ^ dti_arithmetic_hash()));
+    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
+    return dt_comm_same(comm, "the settings of training",
+                        dt_hash(settings, sizeof settings, target));
+}
+#endif /* DTI_IMPLEMENT */
 
 /* ==== [E6] Files ===========================================================
 
