@@ -342,8 +342,8 @@ int main(int argc, char **argv) {
 // - **batch**: the examples that one step looks at (0.6). *Global*: those of all ranks together
 //   (2.8)
 // - **bias**: a parameter that is added (0.2)
-// - **channel**: one of several pictures of the same place: red, green and blue, or what one kernel
-//   has found (3.1). C of them come in, O go out
+// - **channel**: one of several pictures of the same place: red, green and blue (1.1), or what one
+//   kernel has found (3.1). C of them come in, O go out
 // - **class, label**: what an image shows, a number from 0 to 9 (2.1)
 // - **convolution**: the same small kernel, at every place of an image (3.1)
 // - **dropout**: erases some values at random while training, so that no value is relied on (5.3)
@@ -351,7 +351,7 @@ int main(int argc, char **argv) {
 // - **fan-in**: how many inputs one output adds up (1.5)
 // - **forward pass**: from an input through all layers to the loss (3.3)
 // - **gradient**: the slope of the loss, by each parameter (0.4)
-// - **H, W**: rows and columns of an image; P, Q of what a convolution leaves (3.1)
+// - **H, W**: rows and columns of an image (1.1); P, Q of what a convolution leaves (3.1)
 // - **kernel**: the weights that a convolution slides over an image, K x K (3.1). Also: a short
 //   program that does one operation fast (4.1)
 // - **lane**: one of the numbers that a vector register holds side by side (4.4)

@@ -19,11 +19,13 @@
 
 // ## 1.1 Four indices, one address
 //
-// A convolutional network knows nothing but blocks of numbers: images are a block of N x C x H x W
-// floats, a kernel is O x C x K x K. Memory has one dimension. So a rule is needed that turns four
-// indices into one position, and everybody uses the same one: **the last index runs fastest**
-// ("row-major"). To move by one in an index, skip everything that the indices to its right can say.
-// That skip is the index's **stride**:
+// A convolutional network knows nothing but blocks of numbers. A batch of images is a block of
+// N x C x H x W floats: N images, each of C channels (a grey picture has one; red, green and blue
+// are three), each of H rows and W columns. The weights that look at such images are a block with
+// four indices too. A **tensor** is such a block: numbers with several indices. Memory has one
+// dimension. So a rule is needed that turns four indices into one position, and everybody uses the
+// same one: **the last index runs fastest** ("row-major"). To move by one in an index, skip
+// everything that the indices to its right can say. That skip is the index's **stride**:
 //
 //     shape    2    3    4    5
 //     stride  60   20    5    1         each is the one on its right times the size on its right
@@ -153,8 +155,8 @@ static void show_names(dt_net *net) {
 // words and the key, and all change places. Ten rounds; the key moves on in each.
 //
 // The key is the seed. The counter says what the number is for: purpose, epoch, sample, running
-// number. So the dropout mask of image 4711 in epoch 3 can be computed by whoever needs it, in any
-// order, and it is always the same.
+// number. So the random numbers that belong to image 4711 in epoch 3 can be computed by whoever
+// needs them, in any order, and they are always the same.
 
 // [region: philox]
 static void philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]) {
@@ -233,8 +235,9 @@ static void draw_uniform(double *out, size_t n, uint64_t seed) {
 // fan_in products of such weights with inputs of variance 1 has fan_in times a*a/3; with a =
 // 1/sqrt(fan_in) that is 1/3, however many inputs there are. With larger weights values would grow
 // from layer to layer without end, with smaller ones fade, and gradients with them. (He, Zhang, Ren
-// and Sun (2015) ask that the variance stay just the same through a ReLU, which erases half: a*a/3
-// = 2/fan_in. This net has four such layers, and takes the first, as PyTorch does.)
+// and Sun (2015) ask that the variance stay just the same also where the next layer erases what is
+// negative, which is half: a*a/3 = 2/fan_in. This net has four layers with weights, and takes the
+// first, as PyTorch does.)
 //
 // With that, all 9 840 values of the table above can be computed by hand: layer number s of those
 // with parameters draws its values from the stream (init, 0, s).

@@ -1,6 +1,7 @@
-// Chapter 2. Images, shares and batches                        uses [S2] [S4.2] [S4.3] [S4.4] [S4.5]
+// Chapter 2. Images, shares and batches                   uses [S2] [S4.2] [S4.3] [S4.4] [S4.5]
 //
-// You will learn   to read an IDX file byte by byte; to deal images out to ranks so that nothing is left to luck
+// You will learn   to read an IDX file byte by byte; to deal images out to ranks so that nothing
+//                  is left to luck
 // New since ch01   about 200 lines
 // Run              make ch02 && ./ch02
 // Check            ./ch02 --data synthetic --images 6007 --figures build/check
@@ -26,17 +27,19 @@
 //     images   0x00000803   N   rows   columns   N*rows*columns pixels, 0 = paper, 255 = ink
 //     labels   0x00000801   N                    N labels, 0..9
 //
-// The numbers are *big-endian*: the most significant byte first, the other way around than in the memory of nearly
-// every machine today. So we do not read an int from the file, we put one together from four bytes; that is right
-// everywhere. A header is a promise made by somebody else, and the only thing that can be held against it is the length
-// of the file. We do that before we ask for memory.
+// The numbers are *big-endian*: the most significant byte first, the other way around than in the
+// memory of nearly every machine today. So we do not read an int from the file, we put one together
+// from four bytes; that is right everywhere. A header is a promise made by somebody else, and the
+// only thing that can be held against it is the length of the file. We do that before we ask for
+// memory.
 
 // [region: idx]
 static uint32_t big_endian(const uint8_t b[4]) {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | (uint32_t)b[3];
 }
 
-// The bytes behind the header, in memory of their own; sizes: N, rows, columns, or N alone; header: up to 16 bytes.
+// The bytes behind the header, in memory of their own; sizes: N, rows, columns, or N alone; header:
+// up to 16 bytes.
 static uint8_t *read_idx(const char *path, uint32_t wanted_magic, uint32_t *sizes,
                          uint8_t *header) {
     FILE *file = fopen(path, "rb");
@@ -66,7 +69,8 @@ static uint8_t *read_idx(const char *path, uint32_t wanted_magic, uint32_t *size
 
 // ## 2.2 One image
 //
-// Row by row, the columns fastest: chapter 1's rule. Ten characters of growing blackness make a picture of it.
+// Row by row, the columns fastest: chapter 1's rule. Ten characters of growing blackness make a
+// picture of it.
 
 static void print_image(const uint8_t *pixels, uint8_t label) {
     printf("a %u:\n", label);
@@ -106,8 +110,9 @@ static void show_file(const dt_dataset *test) {
 
 // ## 2.3 What the net sees
 //
-// Pixels of 0..255 are mostly paper. The net learns faster from numbers around zero with a spread of one, so every pixel
-// becomes (pixel/255 - mean) / std, with mean and standard deviation measured over the training images.
+// Pixels of 0..255 are mostly paper. The net learns faster from numbers around zero with a spread
+// of one, so every pixel becomes (pixel/255 - mean) / std, with mean and standard deviation
+// measured over the training images.
 
 static void show_normalisation(const dt_dataset *train) {
     const size_t n = (size_t)train->count * 784;
@@ -126,11 +131,13 @@ static void show_normalisation(const dt_dataset *train) {
 
 // ## 2.4 A fair shuffle
 //
-// To deal images out we need a permutation of 0..n-1, each of the n! equally likely (Fisher and Yates 1938): walk from the
-// end, and let each place change with one drawn from the places up to it, itself included.
+// To deal images out we need a permutation of 0..n-1, each of the n! equally likely (Fisher and
+// Yates 1938): walk from the end, and let each place change with one drawn from the places up to
+// it, itself included.
 //
-// "Drawn from i places" is where programs cheat: `random % i` prefers small numbers unless i divides 2^32. Lemire (2019)
-// takes the upper half of random * i, which is a number below i, and draws again in the rare case that would be unfair.
+// "Drawn from i places" is where programs cheat: `random % i` prefers small numbers unless i
+// divides 2^32. Lemire (2019) takes the upper half of random * i, which is a number below i, and
+// draws again in the rare case that would be unfair.
 
 // [region: permutation]
 static uint32_t drawn_below(uint32_t i, uint64_t *used, uint64_t seed, uint32_t purpose,
@@ -159,9 +166,10 @@ static void permutation(uint32_t *out, uint32_t n, uint64_t seed, uint32_t purpo
 
 // ## 2.5 The partition
 //
-// Cut that permutation into consecutive pieces: every image belongs to one share, and a share is a random sample. The lab
-// report's partitioner cuts at .7, .2 and .1 unless told otherwise; its runs used equal shares. We round the *cut points*
-// and not the sizes: then the sizes add up to n whatever the fractions are.
+// Cut that permutation into consecutive pieces: every image belongs to one share, and a share is a
+// random sample. The lab report's partitioner cuts at .7, .2 and .1 unless told otherwise; its runs
+// used equal shares. We round the *cut points* and not the sizes: then the sizes add up to n
+// whatever the fractions are.
 
 static void cut(uint32_t *start, const float *fractions, uint32_t k, uint32_t n) {
     double sum = 0.0, before = 0.0;
@@ -219,9 +227,10 @@ static void show_partition(const dt_dataset *train, uint64_t seed) {
 
 // ## 2.6 Why a rank's share does not depend on luck
 //
-// No message was needed for this: the permutation is a function of (seed, purpose, epoch), so every rank computes the same
-// one and takes its own piece. Programs that let each rank shuffle with its own seed, or with the time of day, draw P
-// independent fifths instead. An image escapes all of them with probability (1 - 1/P)^P: a third of the data for P = 5.
+// No message was needed for this: the permutation is a function of (seed, purpose, epoch), so every
+// rank computes the same one and takes its own piece. Programs that let each rank shuffle with its
+// own seed, or with the time of day, draw P independent fifths instead. An image escapes all of
+// them with probability (1 - 1/P)^P: a third of the data for P = 5.
 
 static void show_luck(uint32_t n, uint64_t seed) {
     uint32_t *order = memory(n * sizeof *order), seen = 0;
@@ -240,10 +249,11 @@ static void show_luck(uint32_t n, uint64_t seed) {
 
 // ## 2.7 The sampler that pads
 //
-// PyTorch's DistributedSampler deals the epoch's permutation out like cards: rank r takes positions r, r+P, r+2P, … When P
-// does not divide n it begins the permutation again until all have the same number (or drops the tail, if told so). The
-// images at the head of the permutation then count twice in that epoch, marked * here; an accuracy computed over such a
-// share is not the accuracy of the test set. It is a small error, and it changes with P.
+// PyTorch's DistributedSampler deals the epoch's permutation out like cards: rank r takes positions
+// r, r+P, r+2P, … When P does not divide n it begins the permutation again until all have the
+// same number (or drops the tail, if told so). The images at the head of the permutation then count
+// twice in that epoch, marked * here; the part of right answers in such a share is not the part of
+// right answers in the test set. It is a small error, and it changes with P.
 
 // [region: sampler]
 static uint32_t sampler(uint32_t *out, const uint32_t *order, uint32_t n, uint32_t rank,
@@ -292,10 +302,11 @@ static void show_sampler(uint64_t seed) {
 
 // ## 2.8 Exact global batches
 //
-// We train with another rule, because we want the answer not to depend on P at all. The epoch's permutation is cut into
-// *global* batches; a global batch into groups of 16 consecutive images; and rank r takes groups r*G/P .. (r+1)*G/P - 1 of
-// the G groups. Nobody pads, nobody drops; a rank may get less than its neighbour, or nothing. And the group that an image
-// is in, its place in it, and the global batch's gradient are the same for every P.
+// We train with another rule, because we want the answer not to depend on P at all. The epoch's
+// permutation is cut into *global* batches; a global batch into groups of 16 consecutive images;
+// and rank r takes groups r*G/P .. (r+1)*G/P - 1 of the G groups. Nobody pads, nobody drops; a rank
+// may get less than its neighbour, or nothing. And the group that an image is in, its place in it,
+// and the global batch's gradient are the same for every P.
 
 // [region: batches]
 static uint32_t my_part(uint32_t *first, uint32_t global, uint32_t rank, uint32_t ranks) {
@@ -351,8 +362,8 @@ static void show_batches(const dt_dataset *train, uint32_t batch, uint64_t seed)
 
 // ## 2.9 A contact sheet
 //
-// Ten of each digit. Look at your data before you train on it: some of these will be gotten wrong by any net, and some you
-// will not know yourself.
+// Ten of each digit. Look at your data before you train on it: some of these will be gotten wrong
+// by any net, and some you will not know yourself.
 
 static void draw_sheet(const dt_dataset *train, const char *folder) {
     uint8_t *sheet = memory(100 * 784);
@@ -425,11 +436,13 @@ int main(int argc, char **argv) {
 
 // ## 2.10 Exercises
 //
-// 1. **Predict.** 60 000 images, batch 128: how many steps has an epoch, how many images its last step? With 64 ranks, how
-//    many ranks have nothing to do in a full step?
-// 2. **Predict.** Sort the images by label before cutting five equal shares. What does rank 0 see? What would PSGD (chapter 9),
-//    which averages five nets trained on such shares, make of it?
-// 3. **Implement.** Let `read_idx` accept files compressed by gzip by reading from `popen("gzip -dc …")`. What happens to the
-//    check of the length, and what can take its place?
-// 4. **Implement.** A sampler that balances labels: every global batch of 120 has twelve images of each.
-// 5. **Measure.** The lottery of 2.6 for P = 2, 10 and 100. Towards which number do the images never seen go?
+// 1. **Predict.** 60 000 images, batch 128: how many steps has an epoch, how many images its last
+//    step? With 64 ranks, how many ranks have nothing to do in a full step?
+// 2. **Predict.** Sort the images by label before cutting five equal shares. What does rank 0 see?
+//    What would PSGD (chapter 9), which averages five nets trained on such shares, make of it?
+// 3. **Implement.** Let `read_idx` accept files compressed by gzip by reading from `popen("gzip -dc
+//    …")`. What happens to the check of the length, and what can take its place?
+// 4. **Implement.** A sampler that balances labels: every global batch of 120 has twelve images of
+//    each.
+// 5. **Measure.** The lottery of 2.6 for P = 2, 10 and 100. Towards which number do the images
+//    never seen go?

@@ -1,5 +1,5 @@
-// Chapter 2's surroundings: where the two test files lie. The synthetic digits are drawn, not read: for them the files are
-// written first, into a folder that goes away again.
+// Chapter 2's surroundings: where the two test files lie. The synthetic digits are drawn, not read:
+// for them the files are written first, into a folder that goes away again.
 #ifndef CH02_FILES_H
 #define CH02_FILES_H
 
@@ -7,17 +7,22 @@
 
 #include <sys/stat.h>
 
-static void write_idx(const char *path, uint32_t magic, const uint32_t *sizes, const uint8_t *data) {
+static void write_idx(const char *path, uint32_t magic, const uint32_t *sizes,
+                      const uint8_t *data) {
     FILE *file = fopen(path, "wb");
     size_t bytes = 1, written = 0;
     for (uint32_t i = 0; file && i <= (magic & 255); ++i) {
         const uint32_t v = i == 0 ? magic : sizes[i - 1];
-        const uint8_t big[4] = { (uint8_t)(v >> 24), (uint8_t)(v >> 16), (uint8_t)(v >> 8), (uint8_t)v };
+        const uint8_t big[4] = { (uint8_t)(v >> 24), (uint8_t)(v >> 16), (uint8_t)(v >> 8),
+                                 (uint8_t)v };
         if (i) bytes *= v;
         fwrite(big, 1, 4, file);
     }
     if (file) written = fwrite(data, 1, bytes, file);
-    if (!file || fclose(file) != 0 || written != bytes) { fprintf(stderr, "%s: cannot be written\n", path); exit(1); }
+    if (!file || fclose(file) != 0 || written != bytes) {
+        fprintf(stderr, "%s: cannot be written\n", path);
+        exit(1);
+    }
 }
 
 typedef struct idx_files { char folder[300], images[400], labels[400]; bool drawn; } idx_files;

@@ -159,8 +159,8 @@ static void check_kernels(void) {
 // ## 3.3 The Net
 //
 // Eleven layers, one behind the other. In the comments: what is behind the layer, for one image.
-// Dropout does nothing when a net only answers; chapter 5 needs it. Every layer that multiplies is
-// timed, for 3.5.
+// (While it is trained the Net has one layer more, of chapter 5, which does nothing when a net only
+// answers.) Every layer that multiplies is timed, for 3.5.
 
 typedef struct pass {
     int N;                       // images

@@ -512,9 +512,10 @@ static void allow(double allowed[STEPS], double S, double rms, const shape *s) {
 // and leave their rounding errors behind. F(2,3) is as exact as the definition, or more: its chains
 // are shorter. ch04_forms.png has every form by speed and error.
 //
-// Does training mind? The net of chapter 12 with its settings (MNIST, 10 epochs, SGD, lr 0.01,
-// momentum 0.5, batch 128), seeds 1 to 5, with `--direct` and without; Intel Xeon, AVX-512,
-// 2026-12-01, figures/ch04_accuracy.csv; again with `sh chapters/ch04_accuracy.sh`:
+// Does training mind? The net of chapter 12 with its settings (MNIST, 10 epochs, batch 128,
+// learning rate 0.01, and what chapter 6 adds to steps), seeds 1 to 5, with `--direct` and without;
+// Intel Xeon, AVX-512, 2026-12-01, figures/ch04_accuracy.csv; again with `sh
+// chapters/ch04_accuracy.sh`:
 //
 //     test accuracy, %       mean    lowest to highest
 //     by the definition     98.05    97.90 to 98.12

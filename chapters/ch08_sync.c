@@ -222,8 +222,9 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     job *j = arg;
     dt_train_result result;
     dt_net *net = mnist_net(j->train->classes);
-    DT_TRY(dt_net_build(net, &(dt_build_desc){
-                                 .batch = j->s->batch, .seed = j->s->seed, .unit = DT_FIXED_UNIT }));
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch,
+                                               .seed = j->s->seed,
+                                               .unit = DT_FIXED_UNIT }));
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum });
     dt_err error = opt ? dt_train_sync(net, opt, comm,
                                        &(dt_train_desc){ .data = j->train,

@@ -49,7 +49,8 @@ static dt_err average_by_hand(dt_net *net, dt_comm *comm, int64_t *sum) {
     float *w = dt_net_values(net);
     if (p == 1) return DT_OK;
     memset(sum, 0, n * sizeof *sum);
-    if (dt_fixed_add(sum, w, n, DT_FIXED_UNIT, dt_fixed_limit((size_t)p, DT_FIXED_UNIT)) < n) return DT_ENUMERIC;
+    const float limit = dt_fixed_limit((size_t)p, DT_FIXED_UNIT);
+    if (dt_fixed_add(sum, w, n, DT_FIXED_UNIT, limit) < n) return DT_ENUMERIC;
     DT_TRY(dt_allreduce(comm, sum, n, DT_I64, DT_SUM, DT_AUTO));
     for (size_t i = 0; i < n; ++i) w[i] = (float)((double)sum[i] * (double)DT_FIXED_UNIT / p);
     return DT_OK;

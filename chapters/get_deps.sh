@@ -35,6 +35,8 @@ header stb/stb_image_write.h; need $? "stb_image_write.h (charts)" "libstb-dev"
 cmocka;           need $? "cmocka (tests)" "libcmocka-dev"
 have curl;        need $? "curl (data)" "curl ca-certificates"
 have gzip;        need $? "gzip (data)" "gzip"
+have python3;     need $? "python3 (the book; tests of its prose)" "python3"
+have pandoc;      need $? "pandoc (the book)" "pandoc"
 
 # cmocka for aarch64: its packages, unpacked under build/aarch64, and this system's own list of packages left alone
 aarch64_cmocka() (

@@ -110,6 +110,7 @@ run "header" 240 sh tests/test_header.sh
 run "embed" 240 sh tests/test_embed.sh
 run "citations" 20 sh tests/check_citations.sh
 run "order" 20 sh tests/check_order.sh
+if command -v python3 >/dev/null 2>&1; then run "prose" 20 python3 tests/check_prose.py; else echo "skipped: prose: no python3 here"; fi
 run "get data" 60 sh tests/test_get_data.sh
 run "book" 120 sh tests/test_book.sh
 run "cli" 300 sh tests/test_cli.sh

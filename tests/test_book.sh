@@ -27,6 +27,18 @@ spoil chapters/ch05_layers.c "s/\\[S7.1\\]/[$nowhere]/" "cites [$nowhere]"
 spoil chapters/ch05_layers.c 's|^// \[end\]||' 'has no [end]'
 spoil chapters/ch05_layers.c 's|^// ## 5.2 .*|&\n//\n// Picture: ch05_nowhere|' 'shows figures/ch05_nowhere.png'
 spoil dtrain.h "s/==== \\[S7.1\\]/==== [$nowhere]/" "cites [S7.1]"
+
+# the prose's own check: a word before its section, a line over 100 columns
+prose() {
+    rm -rf "$copy" && mkdir -p "$copy/chapters" && cp chapters/*.c chapters/*.h "$copy/chapters" || exit 1
+    sed -i "$2" "$copy/$1"
+    said=$(cd "$copy" && python3 ../../../tests/check_prose.py)
+    code=$?
+    case $code:$said in 1:*"$3"*) ok 0 ;; *) ok 1 "$1 spoilt by $2: ended with $code and said: $said" ;; esac
+}
+prose chapters/ch01_tensors.c 's|^// ## 1.2 .*|&\n//\n// Its momentum is large.|' '"momentum" in 1.2, and explained in 6.1'
+prose chapters/ch00_learning.c 's|^// - \*\*seed\*\*: .*|// - **seed**: a number|' 'does not say where "seed" is explained'
+prose chapters/ch03_convolution.c "s|^// ## 3.1 .*|&\n// $(printf '%0100d' 0)|" 'over 100 columns'
 rm -rf "$copy"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
