@@ -15435,10 +15435,8 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
 
 /* ==== [E8] Charts ==========================================================
 
-   A chart is a list of things to show: lines, bars, references, shaded regions, pictures. Nobody positions
-   anything: the plain way, where the caller says where titles, ticks and labels go, is wrong again with the
-   next run's numbers, and a legend in a corner lies on the data of one chart in four. Here every text is
-   measured, what is left of the canvas becomes the plot, and labels look for places where they cover nothing.
+   Numbers become a picture: lines, bars, histograms, reference lines, shaded regions, sheets of images. A
+   program says what is to be seen, in data and words, and gets a PNG, beside it the CSV it was drawn from:
 
        dt_chart *c = dt_chart_new(&(dt_chart_desc){
            .title = "Two ranks train 1.9x faster", .x_label = "ranks", .y_label = "speedup over one rank",
@@ -15449,12 +15447,29 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
        DT_TRY(dt_chart_save(c, "figures/mnist_speedup.png"));
        dt_chart_free(c);
 
-   The way of the numbers, which is the order to read in:
+   Nobody positions anything. The plain way, where the caller says where titles, ticks and labels go, is wrong
+   again with the next run's numbers, and a legend in a corner lies on the data of one chart in four. Here
+   every text is measured and gets its room, from the canvas' edge inward; what is left becomes the plot; and
+   labels in the plot look for places where they cover nothing:
 
-       [E8.1] what was told -> items, with their points     [E8.2] shapes -> coverage -> ink on the canvas
-       [E8.4] points -> the range of an axis, its ticks     [E8.3] texts -> lines of words, with their boxes
-       [E8.5] texts -> their rooms; the plot is the rest    [E8.6] items -> shapes, labels -> free places
-       [E8.7] canvas -> PNG, items -> CSV with the same name
+       +-----------------------------------------------+
+       | title, subtitle                               |
+       | legend, where labels do not fit at the right  |
+       |  y  1.0 +--------------------------+          |
+       |  l      |                          | label    |     labels at the right: beside the points
+       |  a  0.5 |           plot           | label    |     where their lines end
+       |  b      |                          |          |
+       |  e  0.0 +--------------------------+          |
+       |  l      1      2      3      4     5          |
+       |                   x label                     |
+       | caption                                       |
+       +-----------------------------------------------+
+
+   What is shown is a list of items, each of a kind: a mark. To read: the data [E8.1]; then one mark whole, the
+   line in [E8.6]; then dti_chart_draw in [E8.7], which draws them all. The rest when one wonders: shapes ->
+   coverage -> ink [E8.2], texts -> lines of words with their boxes [E8.3], numbers -> ranges and ticks of axes
+   [E8.4], free places for labels [E8.5], PNG and CSV [E8.8]. A new mark is a subsection of [E8.6] and a row of
+   dti_all_marks behind them.
 
    Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European languages (U+00C0 to U+017F; a
    letter the font has no form for by its like, as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β – — ‘ ’
@@ -15603,8 +15618,7 @@ DT_API void dt_number_text(double value, int digits, char *text, size_t size);
 #endif
 
 /* Okabe and Ito's palette, told apart with every kind of colour blindness; its yellow is unreadable on white
-   and gives way to a brown. Five markers beside eight colours: 40 pairs, as 8 and 5 have no factor in common.
-   */
+   and gives way to a brown. With five markers that makes 40 pairs, as 8 and 5 have no factor in common. */
 static const uint32_t dti_palette[] = {
     0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x7f5539, 0x404040
 };
@@ -15619,15 +15633,12 @@ enum {
     DTI_MOST_DRAWN = 1 << 27,  /* points of a line */
     DTI_MOST_BARS = 1 << 13    /* bars, bins and pictures: one each pixel */
 };
-
-/* Lines, bars and histograms become the same thing: points with a label, a colour, and perhaps errors. What
-   differs is how wide a point is, 0 for a line, and where it stands: a bar from `foot` up. So the axes'
-   ranges, the count of what cannot be drawn, the labels and the CSV need to know of one kind only. */
-typedef enum dti_show { DTI_LINE, DTI_BARS, DTI_REFERENCE, DTI_SHADE, DTI_IMAGES } dti_show;
-
+/* What is shown: one item for each series of points, reference, shade or sheet of pictures. Lines, bars and
+   histograms are points with a label, a colour, and perhaps errors; they differ in how wide a point is, 0 for
+   a line, and in where it stands: a bar from `foot` up. */
 typedef struct dti_item {
     struct dti_item *next;
-    dti_show look;
+    const struct dti_mark *mark;   /* its kind */
     const char *label;
     int index;                     /* of its colour and its marker */
     size_t n;                      /* points, or pictures */
@@ -15642,6 +15653,30 @@ typedef struct dti_item {
     double slope, offset, from, to; /* of a reference and of a shade */
     dt_images images;
 } dti_item;
+
+/* One line of the CSV: a group's name stands for x, NaN is left empty. */
+typedef struct dti_row { const char *series, *name; double v[4]; } dti_row;
+
+/* An item is asked what the axes must show, three times: for its points; once the x axis is known, for what
+   lies above and below it; and once the y axis is known, for room above its top. */
+typedef enum dti_ask { DTI_ASK_POINTS, DTI_ASK_SPAN, DTI_ASK_AIR } dti_ask;
+
+/* From the back to the front. Between UNDER and BODY comes the grid, behind BODY the x axis. */
+enum { DTI_UNDER, DTI_BODY, DTI_OVER, DTI_ERRORS, DTI_POINTS, DTI_LABELS, DTI_SHEET, DTI_LAYERS };
+
+/* A mark: what an item of this kind can do. A function that is NULL does nothing. */
+typedef struct dti_mark {
+    bool series;       /* has points and a colour, and its label at the right edge or in the legend */
+    bool open;         /* ends in a point, beside which its label may stand inside of the plot */
+    bool stands;       /* on the x axis: which then is at y = 0, and ends with the outermost bar */
+    float sample;      /* the room of draw_sample in a legend, in letter heights */
+    void (*range)(dt_chart *c, const dti_item *item, dti_ask ask);
+    bool (*end)(const dt_chart *c, const dti_item *item, size_t i, float *x, float *y); /* if it ends at i */
+    void (*draw_sample)(dt_chart *c, const dti_item *item, float x, float y, float size);
+    void (*draw[DTI_LAYERS])(dt_chart *c, const dti_item *item);
+    float (*height)(const dt_chart *c, const dti_item *item, float width); /* has no axes, but a height */
+    bool (*row)(const dt_chart *c, const dti_item *item, size_t i, dti_row *row); /* false behind the last */
+} dti_mark;
 
 typedef struct dti_chart_axis {
     dt_axis_scale scale;
@@ -15687,9 +15722,6 @@ struct dt_chart {
 static bool dti_drawable(double v) { return fabs(v) < 1e300; }
 static uint32_t dti_colour_of(const dti_item *item) { return dti_palette[item->index % DTI_COLOURS]; }
 
-static double dti_foot(const dti_item *item, size_t i) { return item->foot ? item->foot[i] : 0; }
-static double dti_top(const dti_item *item, size_t i) { return dti_foot(item, i) + item->y[i]; }
-
 /* Remembers the first error, and its sentence. */
 static void dti_chart_fail(dt_chart *c, dt_err code) {
     if (code == DT_OK || c->failed != DT_OK) return;
@@ -15697,8 +15729,8 @@ static void dti_chart_fail(dt_chart *c, dt_err code) {
     snprintf(c->why, sizeof c->why, "%.255s", dt_error());
 }
 
-/* A block owned by the chart; a copy of `source` if that is given. NULL, and a failed chart, without memory.
-   */
+/* A block owned by the chart; a copy of `source` if that is given. NULL, and a failed chart, if there is no
+   memory. */
 static void *dti_keep(dt_chart *c, const void *source, size_t bytes) {
     char *block = dti_alloc(dti_plus(64, bytes));
     if (!block) { dti_chart_fail(c, DT_ENOMEM); return NULL; }
@@ -15777,125 +15809,19 @@ static bool dti_told(dt_chart *c, const char *who, const void *told, bool good) 
 }
 
 /* A new item at the list's end; NULL, and a failed chart, without memory or with too many labels. */
-static dti_item *dti_chart_add(dt_chart *c, dti_show look, const char *label, int index) {
+static dti_item *dti_chart_add(dt_chart *c, const dti_mark *mark, const char *label, int index) {
     dti_item *item = dti_keep(c, NULL, sizeof *item);
     if (!item) return NULL;
-    item->look = look;
+    item->mark = mark;
     item->label = dti_keep_text(c, label);
     item->index = index;
     item->opacity = 1;
     if (c->last) c->last->next = item; else c->first = item;
     c->last = item;
-    if (!item->label || look > DTI_BARS || ++c->labels <= DTI_TAGS) return item;
+    if (!item->label || !mark->series || ++c->labels <= DTI_TAGS) return item;
     dti_chart_fail(c, dt_fail(DT_EARG, "chart: \"%.40s\" is label %d, and colours and markers tell %d apart; "
                               "leave labels out", item->label, c->labels, (int)DTI_TAGS));
     return NULL;
-}
-
-/* The numbers of a line or of bars; lo and hi are given both or not at all. */
-static void dti_item_points(dt_chart *c, dti_item *item, size_t n, const double *x, const double *y,
-                            const double *lo, const double *hi) {
-    const bool errors = lo && hi;
-    item->n = n;
-    item->x = dti_keep_numbers(c, x, n);
-    item->y = dti_keep_numbers(c, y, n);
-    if (errors) item->lo = dti_keep_numbers(c, lo, n), item->hi = dti_keep_numbers(c, hi, n);
-}
-
-DT_API void dt_chart_line(dt_chart *c, const dt_series *s) {
-    if (!dti_told(c, __func__, s, s && s->style <= DT_LINE_POINTS && s->n <= DTI_MOST_DRAWN)) return;
-    const bool own = s->colour >= 1 && s->colour <= DTI_COLOURS;
-    dti_item *item = dti_chart_add(c, DTI_LINE, s->label, own ? s->colour - 1 : c->colours++);
-    if (!item) return;
-    item->style = s->style;
-    dti_item_points(c, item, s->x && s->y ? s->n : 0, s->x, s->y, s->y_min, s->y_max);
-}
-
-/* Each series is an item of bars, around x = 0, 1, ... for the groups, which take 0.74 of the room between
-   them. */
-DT_API void dt_chart_bars(dt_chart *c, const dt_bars *b) {
-    if (!dti_told(c, __func__, b, b && b->series <= DTI_MOST_BARS && b->groups <= DTI_MOST_BARS)) return;
-    const size_t n = b->y ? b->groups : 0;
-    const double share = b->stacked ? 0.592 : 0.74 / (double)b->series;
-    const double gap = b->series > 1 && !b->stacked ? 0.05 * share : 0;
-    const bool errors = b->y_min && b->y_max && !b->stacked;
-    const char *const *names = dti_keep_texts(c, b->names, n);
-    double *x = dti_keep_numbers(c, NULL, n), *sum = b->stacked ? dti_keep_numbers(c, NULL, n) : NULL;
-    for (size_t g = 0; x && g < n; ++g) x[g] = (double)g;
-    for (size_t s = 0; s < b->series && n; ++s) {
-        dti_item *item = dti_chart_add(c, DTI_BARS, b->labels ? b->labels[s] : NULL, c->colours++);
-        if (!item) return;
-        const double *y = b->y + s * n;
-        item->left = gap + (b->stacked ? -0.5 * share : (double)s * share - 0.37);
-        item->right = item->left + share - 2 * gap;
-        item->names = names;
-        item->stacked = b->stacked;
-        item->values = b->values && (!b->stacked || s + 1 == b->series);
-        dti_item_points(c, item, n, x, y, errors ? b->y_min + s * n : NULL, errors ? b->y_max + s * n : NULL);
-        if (sum) item->foot = dti_keep_numbers(c, sum, n);
-        for (size_t g = 0; sum && g < n; ++g) sum[g] += dti_drawable(y[g]) ? y[g] : 0;
-    }
-    if (!c->groups) c->groups = n, c->names = names;
-}
-
-DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
-    if (!dti_told(c, __func__, h, h && (h->values || h->n == 0) && h->bins <= DTI_MOST_BARS)) return;
-    dti_item *item = dti_chart_add(c, DTI_BARS, h->label, c->colours++);
-    double lo = INFINITY, hi = -INFINITY;
-    for (size_t i = 0; i < h->n; ++i)
-        if (dti_drawable(h->values[i])) { lo = fmin(lo, h->values[i]); hi = fmax(hi, h->values[i]); }
-    if (!(lo <= hi)) lo = 0, hi = 1;
-    if (!(hi - lo > 1e-9 * fabs(hi))) lo -= 0.5, hi += 0.5;
-    const size_t bins = h->bins ? h->bins : (size_t)fmin(60, fmax(5, sqrt((double)h->n)));
-    const double step = (hi - lo) / (double)bins;
-    double *middle = dti_keep_numbers(c, NULL, bins), *count = dti_keep_numbers(c, NULL, bins);
-    if (!item || !middle || !count) return;
-    for (size_t i = 0; i < bins; ++i) middle[i] = lo + step * ((double)i + 0.5);
-    for (size_t i = 0; i < h->n; ++i) {
-        const double v = h->values[i];
-        if (dti_drawable(v)) count[(size_t)fmin((double)(bins - 1), (v - lo) / step)] += 1;
-        else if (!isnan(v)) ++item->lost;
-    }
-    item->n = bins;
-    item->x = middle;
-    item->y = count;
-    item->left = -0.49 * step;
-    item->right = 0.49 * step;
-    item->opacity = 0.85f; /* another one may stand behind it */
-}
-
-DT_API void dt_chart_reference(dt_chart *c, const dt_reference *r) {
-    if (!dti_told(c, __func__, r, r != NULL)) return;
-    dti_item *item = dti_chart_add(c, DTI_REFERENCE, r->label, 0);
-    if (item) item->slope = r->slope, item->offset = r->offset, item->from = r->from, item->to = r->to;
-}
-
-DT_API void dt_chart_shade(dt_chart *c, const dt_shade *s) {
-    if (!dti_told(c, __func__, s, s != NULL)) return;
-    dti_item *item = dti_chart_add(c, DTI_SHADE, s->label, 0);
-    if (item) item->from = s->from, item->to = s->to;
-}
-
-DT_API void dt_chart_shade_cores(dt_chart *c) {
-    char label[64];
-    if (!c) return;
-    const int cores = dt_cores();
-    const double from = c->desc.x_scale == DT_LINEAR ? cores + 0.5 : cores * sqrt(2.0);
-    snprintf(label, sizeof label, "more than the machine's %d core%s", cores, cores == 1 ? "" : "s");
-    dt_chart_shade(c, &(dt_shade){ .label = label, .from = from, .to = INFINITY });
-}
-
-DT_API void dt_chart_images(dt_chart *c, const dt_images *m) {
-    const bool good = m && m->width <= 8192 && m->height <= 8192 && m->n <= DTI_MOST_BARS;
-    if (!dti_told(c, __func__, m, good)) return;
-    dti_item *item = dti_chart_add(c, DTI_IMAGES, NULL, 0);
-    if (!item || !m->pixels || m->width < 1 || m->height < 1) return;
-    const size_t planes = m->channels == 3 ? 3 : 1, pixels = (size_t)m->width * (size_t)m->height;
-    item->n = m->n;
-    item->names = dti_keep_texts(c, m->captions, m->n);
-    item->images = *m;
-    item->images.channels = (int)planes;
-    item->images.pixels = dti_keep(c, m->pixels, dti_times(m->n * planes, pixels));
 }
 
 /* ==== [E8.2] Ink =========================================================
@@ -16161,6 +16087,13 @@ static dti_paragraph dti_fit(const char *text, float size, float width, float he
     return p;
 }
 
+/* Whether a text fits only by being cut inside a word, or in more than three lines. */
+static bool dti_breaks_words(const dti_paragraph *p) {
+    bool cut = false;
+    for (const char *s = p->text; *s && !cut;) dti_next_line(&s, p->limit / p->size, &cut);
+    return cut || p->lines > 3;
+}
+
 /* Draws a paragraph whose box has its upper left corner at (x,y) and is `width` wide; align 0 left, 0.5
    centre, 1 right. */
 static void dti_put_paragraph(dt_chart *c, const dti_paragraph *p, float x, float y, float width, float align,
@@ -16410,307 +16343,47 @@ static void dti_tick_text(const dti_chart_axis *a, double v, char out[DTI_NUMBER
     if (hundred > 1) strcat(out, "%");
 }
 
-/* ==== [E8.5] Layout ======================================================
-
-   Every text is measured and gets its room, from the edge of the canvas inward; the plot is what is left:
-
-       +-----------------------------------------------+
-       | title, subtitle                               |
-       | legend, where labels do not fit at the right  |
-       |  y  1.0 +--------------------------+          |
-       |  l      |                          | label    |     labels at the right: beside the points
-       |  a  0.5 |           plot           | label    |     where their lines end
-       |  b      |                          |          |
-       |  e  0.0 +--------------------------+          |
-       |  l      1      2      3      4     5          |
-       |                   x label                     |
-       | caption                                       |
-       +-----------------------------------------------+
-
-   A legend sends the eye to and fro, so labels stand at the right edge while they fit there, all of them in
-   half of the height. What could not be drawn, and an axis without its 0, is said in words that are added
-   here. */
-
-/* A tag names one series: at the right edge beside its last point, or in the legend. */
-typedef struct dti_tag {
-    const dti_item *item;
-    bool inside;            /* its series ends well before the right edge: it is written there, in the plot */
-    float x, y;             /* where its series ends on the canvas */
-    float top;              /* where it is written */
-    dti_paragraph p;
-} dti_tag;
-
-typedef struct dti_layout {
-    dti_tag tag[DTI_TAGS];
-    int tags;
-    bool direct;            /* tags at the right edge, not in a legend */
-    dti_paragraph title, subtitle, caption, x_label, y_label;
-    float size, margin;     /* of letters of labels */
-    float names;            /* the height of what is written below the axis */
-    float head;             /* the height of title and subtitle */
-    bool upright;           /* the names of groups stand on their ends */
-} dti_layout;
-
-static bool dti_is_drawn(const dti_item *item) { return item->look == DTI_LINE || item->look == DTI_BARS; }
-
-/* Counts a value that its axis cannot show: too large [0], or not above 0 on a log axis [1]. A NaN was left
-   out on purpose. */
-static void dti_miss(const dti_chart_axis *a, double v, size_t missed[2]) {
-    if (!isnan(v) && !dti_axis_has(a, v)) ++missed[dti_drawable(v) ? 1 : 0];
+/* A line across the plot at a place of an axis; on the x axis it is upright, and reaches below the plot. */
+static void dti_rule(dt_chart *c, const dti_chart_axis *a, float at, float below) {
+    const float *p = c->plot, line = floorf(at) + 0.5f, hair = 0.5f * fmaxf(1, c->unit);
+    if (a == &c->x) dti_mask_line(c, line, p[1], line, p[3] + below, hair);
+    else dti_mask_line(c, p[0], line, p[2], line, hair);
 }
 
-/* Ends the caption with how many values are not drawn, so that no picture leaves them out in silence. */
-static void dti_caption_words(dt_chart *c) {
-    static const char *const why[2] = { "infinite or beyond 10³⁰⁰", "not above 0 on a logarithmic axis" };
-    size_t missed[2] = { 0, 0 }, used = c->said;
-    for (const dti_item *item = c->first; item; item = item->next) {
-        missed[0] += item->lost;
-        for (size_t i = 0; i < item->n && dti_is_drawn(item); ++i) {
-            dti_miss(&c->x, item->x[i], missed);
-            dti_miss(&c->y, item->y[i], missed);
-            if (item->lo) dti_miss(&c->y, item->lo[i], missed), dti_miss(&c->y, item->hi[i], missed);
-        }
-    }
-    c->caption[used] = '\0';
-    for (int k = 0; k < 2; ++k) {
-        const char *before = used > c->said ? ", " : c->said ? "\nNot drawn: " : "Not drawn: ";
-        if (missed[k])
-            used += (size_t)snprintf(c->caption + used, DTI_WORDS / 2, "%s%zu value%s %s", before, missed[k],
-                                     missed[k] == 1 ? "" : "s", why[k]);
-    }
-    if (used > c->said) strcpy(c->caption + used, ".");
+/* Fainter lines at 2..9 times the powers of ten, by which one sees that an axis is logarithmic. */
+static void dti_draw_minor(dt_chart *c, const dti_chart_axis *a) {
+    if (a->scale != DT_LOG10 || a->hi / a->lo > 1e7) return;
+    for (double ten = pow(10, floor(log10(a->lo))); ten < a->hi; ten *= 10)
+        for (int m = 2; m <= 9; ++m)
+            if (m * ten >= a->lo && m * ten <= a->hi) dti_rule(c, a, dti_axis_at(a, m * ten), 0);
+    dti_ink(c, 0xf3f4f5, 1);
 }
 
-/* Ends the y label with where an axis begins that has no 0: its lines look steeper than they are. */
-static void dti_label_words(dt_chart *c) {
-    const dti_chart_axis *y = &c->y;
-    const size_t said = c->desc.y_label ? strlen(c->desc.y_label) : 0;
-    char end[DTI_NUMBER];
-    c->y_label[said] = '\0';
-    if (y->scale != DT_LINEAR || (y->lo <= 0 && y->hi >= 0)) return;
-    const bool above = y->lo > 0;
-    dti_tick_text(y, above ? y->lo : y->hi, end);
-    snprintf(c->y_label + said, DTI_WORDS, "%s(axis %s %s)", said ? " " : "", above ? "from" : "up to", end);
-}
-
-/* Takes in the numbers of one item. */
-static void dti_item_range(dt_chart *c, const dti_item *item) {
-    const double air = item->values ? 1.06 : 1; /* for the number above a bar */
-    for (size_t i = 0; i < item->n; ++i) {
-        const double top = dti_top(item, i);
-        if (!dti_axis_has(&c->x, item->x[i]) || !dti_axis_has(&c->y, top)) continue;
-        dti_axis_take(&c->x, item->x[i] + item->left);
-        dti_axis_take(&c->x, item->x[i] + item->right);
-        dti_axis_take(&c->y, air * top);
-        if (item->lo) dti_axis_take(&c->y, item->lo[i]), dti_axis_take(&c->y, air * item->hi[i]);
-    }
-}
-
-/* The two x between which a reference is drawn. */
-static void dti_reference_ends(const dt_chart *c, const dti_item *r, double *from, double *to) {
-    const bool whole = !(r->from != 0 || r->to != 0);
-    *from = whole ? c->x.lo : r->from;
-    *to = whole ? c->x.hi : r->to;
-}
-
-/* Range and ticks of both axes. */
-static void dti_chart_ranges(dt_chart *c) {
-    const dt_chart_desc *d = &c->desc;
-    dti_chart_axis *x = &c->x, *y = &c->y;
-    const bool given_x = d->x_min != 0 || d->x_max != 0, given_y = d->y_min != 0 || d->y_max != 0;
-    bool bars = false;
-    *x = *y = (dti_chart_axis){ .lo = INFINITY, .hi = -INFINITY, .to = 1 };
-    x->scale = d->x_scale, x->format = d->x_format, y->scale = d->y_scale, y->format = d->y_format;
-    if (c->groups) x->scale = DT_LINEAR;
-    for (const dti_item *item = c->first; item; item = item->next) {
-        if (dti_is_drawn(item)) dti_item_range(c, item);
-        bars = bars || item->look == DTI_BARS;
-    }
-    if (c->groups) x->lo = -0.5, x->hi = (double)c->groups - 0.5;
-    else dti_axis_range(x, d->x_min, d->x_max, false);
-    for (const dti_item *r = c->first; r; r = r->next) { /* its highest point belongs to the chart */
-        double from, to;
-        dti_reference_ends(c, r, &from, &to);
-        if (r->look == DTI_REFERENCE) dti_axis_take(y, r->slope * (r->slope < 0 ? from : to) + r->offset);
-    }
-    if (bars && y->scale == DT_LINEAR) dti_axis_take(y, 0);
-    dti_axis_range(y, d->y_min, d->y_max, true);
-    if (!given_y) dti_axis_widen(y, true, 0.06);
-    for (const dti_item *r = c->first; r; r = r->next) { /* a ceiling at the top needs air for its label */
-        const bool ceiling = r->look == DTI_REFERENCE && !(fabs(r->slope) > 0);
-        if (ceiling && y->step > 0 && r->offset > y->hi - 0.08 * (y->hi - y->lo)) y->hi += y->step;
-    }
-    dti_axis_ticks(y, NULL, 0);
-    if (!bars && !given_x) dti_axis_widen(x, false, 0.03);
-    const bool counted = x->distinct > 0 && x->distinct <= DTI_SEEN && x->scale != DT_LOG10 && !bars;
-    if (d->x_ticks) dti_axis_ticks(x, d->x_ticks, d->x_tick_count);
-    else dti_axis_ticks(x, counted ? x->seen : NULL, (size_t)x->distinct);
-    if (c->groups) x->ticks = 0; /* it has names */
-}
-
-static float dti_at_x(const dt_chart *c, double x) { return dti_axis_at(&c->x, x); }
-static float dti_at_y(const dt_chart *c, double y) { return dti_axis_at(&c->y, y); }
-
-/* A point on the canvas; false if it cannot be drawn. */
-static bool dti_point_at(const dt_chart *c, const dti_item *item, size_t i, float *x, float *y) {
-    *x = dti_at_x(c, item->x[i]);
-    *y = dti_at_y(c, dti_top(item, i));
-    return *x < INFINITY && *y < INFINITY;
-}
-
-/* A bar on the canvas, x0 y0 x1 y1 from its foot to its top; on a log axis all stand on the lower end. */
-static bool dti_bar_at(const dt_chart *c, const dti_item *item, size_t i, float bar[4]) {
-    const double foot = dti_foot(item, i);
-    bar[0] = dti_at_x(c, item->x[i] + item->left);
-    bar[1] = dti_at_y(c, c->y.scale == DT_LINEAR ? foot : fmax(foot, c->y.lo));
-    bar[2] = dti_at_x(c, item->x[i] + item->right);
-    bar[3] = dti_at_y(c, dti_top(item, i));
-    return bar[0] < bar[2] && bar[3] < INFINITY;
-}
-
-/* Where a series ends on the canvas: a line at its last point, a stack's part in the middle of the last
-   stack's right edge; the foot of the right edge if there is nothing. */
-static void dti_item_end(const dt_chart *c, const dti_item *item, float *x, float *y) {
-    float bar[4];
-    for (size_t i = item->n; i-- > 0;) {
-        if (item->look == DTI_LINE && dti_point_at(c, item, i, x, y)) return;
-        if (item->look == DTI_LINE || !dti_bar_at(c, item, i, bar)) continue;
-        *x = bar[2];
-        *y = 0.5f * (bar[1] + bar[3]);
-        return;
-    }
-    *x = c->x.to;
-    *y = c->y.from;
-}
-
-/* What needs a name, and how wide the names are when they stand at the right edge. The plot has no size yet:
-   an axis goes from 0 to 1. */
-static float dti_layout_tags(const dt_chart *c, dti_layout *l) {
-    bool blocks = false;
-    float widest = 0, height = 0, end, y;
-    for (const dti_item *item = c->first; item; item = item->next) {
-        if (!item->label || !dti_is_drawn(item)) continue;
-        dti_tag *t = &l->tag[l->tags++];
-        t->item = item;
-        t->p = dti_wrap(item->label, l->size, 0.2f * (float)c->w);
-        dti_item_end(c, item, &end, &y);
-        t->inside = item->look == DTI_LINE && end < 0.93f;
-        blocks = blocks || (item->look == DTI_BARS && !item->stacked);
-        if (t->inside) continue;
-        widest = fmaxf(widest, t->p.width + 16 * c->unit);
-        height += t->p.height + 0.3f * l->size;
-    }
-    l->direct = l->tags > 0 && !blocks && height < 0.5f * (float)c->h;
-    return widest;
-}
-
-static bool dti_has_markers(const dti_item *item) {
-    const bool few = item->style == DT_LINE_POINTS || (item->style == DT_LINE_AUTO && item->n <= 40);
-    return few && item->look == DTI_LINE;
-}
-
-/* What a series looks like: a block, or a piece of its line with its marker. */
-static void dti_swatch(dt_chart *c, const dti_item *item, float x, float y, float size) {
-    const float wide = 2.4f * size, dash = item->style == DT_LINE_DASHED ? 7 * c->unit : 0;
-    if (item->look == DTI_BARS) dti_mask_rect(c, x, y - 0.55f * size, x + 1.1f * size, y + 0.55f * size);
-    else if (item->style != DT_LINE_POINTS)
-        dti_mask_path(c, (float[]){ x, y, x + wide, y }, 2, 1.2f * c->unit, dash);
-    dti_ink(c, dti_colour_of(item), 1);
-    if (dti_has_markers(item)) dti_marker(c, x + wide / 2, y, 4.5f * c->unit, item->index);
-}
-
-/* The legend, a row or more from (x,y) on; returns its height. Only measures if draw is false. */
-static float dti_legend(dt_chart *c, const dti_layout *l, float x, float y, float width, bool draw) {
-    float at = 0, row = 0, pitch = 2.1f * l->size;
-    for (int i = 0; i < l->tags; ++i) {
-        const dti_item *item = l->tag[i].item;
-        const dti_paragraph p = dti_fit(item->label, l->size, width - 3.36f * l->size, 1.6f * l->size);
-        const float lead = (item->look == DTI_BARS ? 1.8f : 3.24f) * l->size; /* the swatch, and a gap */
-        if (at > 0 && at + lead + p.width > width) { at = 0; row += pitch; pitch = 2.1f * l->size; }
-        pitch = fmaxf(pitch, p.height + 0.6f * l->size);
-        if (draw) {
-            dti_swatch(c, item, x + at, y + row + 0.65f * l->size, l->size);
-            dti_put_paragraph(c, &p, x + at + lead, y + row, p.width, 0, &dti_plain);
-        }
-        at += lead + p.width + 1.8f * l->size;
-    }
-    return l->tags ? row + pitch + 0.6f * l->size : 0;
-}
-
-/* The name below a group of bars: wrapped into its share of the axis, or upright and small enough for it. */
-static dti_paragraph dti_group_name(const dt_chart *c, const dti_layout *l, size_t g) {
-    const float share = (c->plot[2] - c->plot[0]) / (float)c->groups;
-    const char *name = c->names ? c->names[g] : NULL;
-    if (l->upright) return dti_fit(name, fminf(c->small, 0.6f * share), 0.25f * (float)c->h, 0.9f * share);
-    return dti_wrap(name, c->small, 0.92f * share);
-}
-
-/* Whether a name fits only by being cut inside a word, or in more than three lines. */
-static bool dti_breaks_words(const dti_paragraph *p) {
-    bool cut = false;
-    for (const char *s = p->text; *s && !cut;) dti_next_line(&s, p->limit / p->size, &cut);
-    return cut || p->lines > 3;
-}
-
-/* The room of the names of groups: flat, and if that breaks a word, upright. */
-static void dti_layout_names(const dt_chart *c, dti_layout *l) {
-    l->names = 1.5f * c->small;
-    for (size_t g = 0; g < c->groups && !l->upright; ++g) {
-        const dti_paragraph p = dti_group_name(c, l, g);
-        l->names = fmaxf(l->names, p.height);
-        l->upright = dti_breaks_words(&p);
-    }
-    if (!l->upright) return;
-    l->names = 0;
-    for (size_t g = 0; g < c->groups; ++g) l->names = fmaxf(l->names, dti_group_name(c, l, g).width);
-}
-
-static float dti_height_with(const dti_paragraph *p, float gap) { return p->lines ? p->height + gap : 0; }
-
-/* Title, subtitle, caption, and the plot as if there were no axes. */
-static void dti_layout_frame(dt_chart *c, dti_layout *l) {
-    const float u = c->unit, w = (float)c->w, h = (float)c->h, m = l->margin = 26 * u;
-    l->size = fmaxf(6, 12 * u);
-    c->small = fmaxf(5.5f, 11 * u);
-    l->title = dti_fit(c->desc.title, fmaxf(8, 19 * u), w - 2 * m, 0.17f * h);
-    l->subtitle = dti_fit(c->desc.subtitle, fmaxf(6, 13 * u), w - 2 * m, 0.1f * h);
-    l->caption = dti_fit(c->caption, fmaxf(5.5f, 9.5f * u), w - 2 * m, 0.14f * h);
-    l->head = dti_height_with(&l->title, 9 * u) + dti_height_with(&l->subtitle, 10 * u);
-    c->plot[0] = m;
-    c->plot[1] = m + l->head + 8 * u;
-    c->plot[2] = w - m;
-    c->plot[3] = h - m + 6 * u - dti_height_with(&l->caption, 14 * u);
-}
-
-/* Room for tags or a legend, and for labels and numbers of the axes. */
-static dt_err dti_layout_axes(dt_chart *c, dti_layout *l) {
-    const float u = c->unit, m = l->margin, tag_width = dti_layout_tags(c, l);
+/* Grid and numbers of an axis, in the order in which they lie on it. Where there is no room for a number
+   between the one before (taken) and its own end (from), the grid line stays alone. */
+static void dti_draw_axis(dt_chart *c, const dti_chart_axis *a) {
+    const bool x = a == &c->x;
+    const float u = c->unit, size = c->small, *p = c->plot;
     char text[DTI_NUMBER];
-    float numbers = 0;
-    for (int i = 0; i < c->y.ticks; ++i) {
-        dti_tick_text(&c->y, c->y.tick[i], text);
-        numbers = fmaxf(numbers, dti_text_width(text, SIZE_MAX) * c->small);
+    float taken = -INFINITY;
+    for (int i = 0; i < a->ticks; ++i) {
+        const float at = dti_axis_at(a, a->tick[i]), line = floorf(at) + 0.5f;
+        dti_rule(c, a, at, 5 * u);
+        dti_ink(c, DTI_PALE, 1);
+        dti_tick_text(a, a->tick[i], text);
+        const float width = dti_text_width(text, SIZE_MAX) * size;
+        const float left = x ? fminf(fmaxf(at - width / 2, 4), (float)c->w - 4 - width) : p[0] - 10 * u - width;
+        const float from = x ? left : -(line + 0.75f * size);
+        if (from < taken) continue;
+        taken = x ? left + width + 0.6f * size : -(line - 0.95f * size);
+        dti_put(c, text, SIZE_MAX, left, x ? p[3] + 8 * u + 1.1f * size : line + 0.5f * size, size, &dti_quiet);
     }
-    if (l->direct) c->plot[2] -= tag_width;
-    else c->plot[1] += dti_legend(c, l, m, 0, c->plot[2] - m, false);
-    l->x_label = dti_fit(c->desc.x_label, l->size, c->plot[2] - m, 4 * l->size);
-    l->y_label = dti_fit(c->y_label, l->size, 0.96f * (c->plot[3] - c->plot[1] - 4 * l->size), 4 * l->size);
-    c->plot[0] += numbers + 10 * u + dti_height_with(&l->y_label, 6 * u);
-    dti_layout_names(c, l);
-    c->plot[3] -= l->names + 10 * u + dti_height_with(&l->x_label, 8 * u);
-    for (int i = 0; i < 4; ++i) c->plot[i] = floorf(c->plot[i]);
-    if (c->plot[2] - c->plot[0] < 10 || c->plot[3] - c->plot[1] < 10)
-        return dt_fail(DT_ESHAPE, "chart: its texts leave no room for a plot on %d x %d pixels", c->w, c->h);
-    c->x.from = c->plot[0], c->x.to = c->plot[2];
-    c->y.from = c->plot[3], c->y.to = c->plot[1];
-    return DT_OK;
 }
 
-/* ==== [E8.6] Drawing =====================================================
+/* ==== [E8.5] Free places for labels ======================================
 
-   From the back to the front: shades, grid, bars, references, lines, error bars, markers; then the labels, in
-   the plot where they spoil least. The plain way writes a label beside its point, over whatever is there.
-   Here a label tries a few dozen places, from the one liked best on, and takes the cheapest:
+   The plain way writes a label beside its point, over whatever is there. Here a label tries a few dozen
+   places, from the one liked best on, and takes the cheapest:
 
        cost of a place  =  1 for each pixel of data below it
                         +  a million at the plot's edge, ten million on another text
@@ -16770,118 +16443,250 @@ static void dti_put_spot(dt_chart *c, const dti_spot *best, dti_pen pen, float c
     dti_put_paragraph(c, best->text, best->x, best->y, best->text->width, 0, &pen);
 }
 
-/* Fainter lines at 2..9 times the powers of ten, by which one sees that an axis is logarithmic. */
-static void dti_draw_minor(dt_chart *c, const dti_chart_axis *a, bool upright) {
-    const float *p = c->plot, hair = 0.5f * fmaxf(1, c->unit);
-    if (a->scale != DT_LOG10 || a->hi / a->lo > 1e7) return;
-    for (double ten = pow(10, floor(log10(a->lo))); ten < a->hi; ten *= 10)
-        for (int m = 2; m <= 9; ++m) {
-            const float at = floorf(dti_axis_at(a, m * ten)) + 0.5f;
-            if (m * ten < a->lo || m * ten > a->hi) continue;
-            if (upright) dti_mask_line(c, at, p[1], at, p[3], hair);
-            else dti_mask_line(c, p[0], at, p[2], at, hair);
-        }
-    dti_ink(c, 0xf3f4f5, 1);
+/* ==== [E8.6] Marks =======================================================
+
+   Each subsection is one kind of thing to show, whole: how it is told, its place on the canvas, how it is
+   drawn, what it says in the CSV; then the class dti_mark that the chart knows of it. First, what series of
+   points have in common. */
+
+static float dti_at_x(const dt_chart *c, double x) { return dti_axis_at(&c->x, x); }
+static float dti_at_y(const dt_chart *c, double y) { return dti_axis_at(&c->y, y); }
+
+static double dti_foot(const dti_item *item, size_t i) { return item->foot ? item->foot[i] : 0; }
+static double dti_top(const dti_item *item, size_t i) { return dti_foot(item, i) + item->y[i]; }
+
+/* A point on the canvas; false if it cannot be drawn. */
+static bool dti_point_at(const dt_chart *c, const dti_item *item, size_t i, float *x, float *y) {
+    *x = dti_at_x(c, item->x[i]);
+    *y = dti_at_y(c, dti_top(item, i));
+    return *x < INFINITY && *y < INFINITY;
 }
 
-/* Grid and numbers of the x axis. Where there is no room for a number, the grid line stays alone. */
-static void dti_draw_x_axis(dt_chart *c) {
-    const float u = c->unit, size = c->small, *p = c->plot;
+/* The numbers of a line or of bars; lo and hi are given both or not at all. */
+static void dti_item_points(dt_chart *c, dti_item *item, size_t n, const double *x, const double *y,
+                            const double *lo, const double *hi) {
+    const bool errors = lo && hi;
+    item->n = n;
+    item->x = dti_keep_numbers(c, x, n);
+    item->y = dti_keep_numbers(c, y, n);
+    if (errors) item->lo = dti_keep_numbers(c, lo, n), item->hi = dti_keep_numbers(c, hi, n);
+}
+
+/* A point counts where both of its numbers can be drawn; the number above a bar needs room as well. */
+static void dti_series_range(dt_chart *c, const dti_item *item, dti_ask ask) {
+    const double air = item->values ? 1.06 : 1;
+    for (size_t i = 0; i < item->n && ask == DTI_ASK_POINTS; ++i) {
+        const double top = dti_top(item, i);
+        if (!dti_axis_has(&c->x, item->x[i]) || !dti_axis_has(&c->y, top)) continue;
+        dti_axis_take(&c->x, item->x[i] + item->left);
+        dti_axis_take(&c->x, item->x[i] + item->right);
+        dti_axis_take(&c->y, air * top);
+        if (item->lo) dti_axis_take(&c->y, item->lo[i]), dti_axis_take(&c->y, air * item->hi[i]);
+    }
+}
+
+static void dti_draw_errors(dt_chart *c, const dti_item *item) {
+    const float cap = 4.5f * c->unit, r = 0.8f * c->unit;
+    float point, y;
+    for (size_t i = 0; i < item->n && item->lo; ++i) {
+        const float a = dti_at_y(c, item->lo[i]), b = dti_at_y(c, item->hi[i]);
+        if (!dti_point_at(c, item, i, &point, &y) || !(a < INFINITY && b < INFINITY)) continue;
+        const float x = dti_at_x(c, item->x[i] + 0.5 * (item->left + item->right));
+        dti_mask_line(c, x, a, x, b, r);
+        dti_mask_line(c, x - cap, a, x + cap, a, r);
+        dti_mask_line(c, x - cap, b, x + cap, b, r);
+    }
+    dti_ink(c, item->mark->stands ? DTI_BLACK : dti_colour_of(item), 1);
+}
+
+static bool dti_series_row(const dt_chart *c, const dti_item *item, size_t i, dti_row *row) {
+    const bool errors = item->lo != NULL && i < item->n;
+    (void)c;
+    if (i >= item->n) return false;
+    *row = (dti_row){ item->label, item->names ? item->names[i] : NULL,
+                      { item->x[i], item->y[i], errors ? item->lo[i] : NAN, errors ? item->hi[i] : NAN } };
+    return true;
+}
+
+/* ---- Lines ---- */
+
+static bool dti_has_markers(const dti_item *item) {
+    return item->style == DT_LINE_POINTS || (item->style == DT_LINE_AUTO && item->n <= 40);
+}
+
+static void dti_draw_line(dt_chart *c, const dti_item *item) {
+    const float width = (item->n > 200 ? 0.8f : item->style == DT_LINE_DASHED ? 1.0f : 1.4f) * c->unit;
+    float *point = item->style == DT_LINE_POINTS ? NULL : dti_alloc_many(item->n, 2 * sizeof *point);
+    if (item->style == DT_LINE_POINTS) return;
+    if (!point) { dti_chart_fail(c, DT_ENOMEM); return; }
+    for (size_t i = 0; i < item->n; ++i) dti_point_at(c, item, i, &point[2 * i], &point[2 * i + 1]);
+    dti_mask_path(c, point, item->n, width, item->style == DT_LINE_DASHED ? 7 * c->unit : 0);
+    dti_release(point);
+    dti_ink(c, dti_colour_of(item), item->opacity);
+}
+
+static void dti_draw_markers(dt_chart *c, const dti_item *item) {
+    const float radius = (item->n > 200 ? 2.5f : 4.5f) * c->unit;
+    float x, y;
+    for (size_t i = 0; i < item->n && dti_has_markers(item); ++i)
+        if (dti_point_at(c, item, i, &x, &y)) dti_marker(c, x, y, radius, item->index);
+}
+
+/* A piece of the line with its marker. */
+static void dti_line_sample(dt_chart *c, const dti_item *item, float x, float y, float size) {
+    const float wide = 2.4f * size, dash = item->style == DT_LINE_DASHED ? 7 * c->unit : 0;
+    if (item->style != DT_LINE_POINTS)
+        dti_mask_path(c, (float[]){ x, y, x + wide, y }, 2, 1.2f * c->unit, dash);
+    dti_ink(c, dti_colour_of(item), 1);
+    if (dti_has_markers(item)) dti_marker(c, x + wide / 2, y, 4.5f * c->unit, item->index);
+}
+
+static const dti_mark dti_line_mark = {
+    .series = true, .open = true, .range = dti_series_range, .end = dti_point_at, .row = dti_series_row,
+    .draw = { [DTI_OVER] = dti_draw_line, [DTI_ERRORS] = dti_draw_errors, [DTI_POINTS] = dti_draw_markers },
+    .sample = 3.24f, .draw_sample = dti_line_sample
+};
+
+DT_API void dt_chart_line(dt_chart *c, const dt_series *s) {
+    if (!dti_told(c, __func__, s, s && s->style <= DT_LINE_POINTS && s->n <= DTI_MOST_DRAWN)) return;
+    const bool own = s->colour >= 1 && s->colour <= DTI_COLOURS;
+    dti_item *item = dti_chart_add(c, &dti_line_mark, s->label, own ? s->colour - 1 : c->colours++);
+    if (!item) return;
+    item->style = s->style;
+    dti_item_points(c, item, s->x && s->y ? s->n : 0, s->x, s->y, s->y_min, s->y_max);
+}
+
+/* ---- Bars, and histograms, which are bars side by side ---- */
+
+/* A bar on the canvas, x0 y0 x1 y1 from its foot to its top; on a log axis all stand on the lower end. */
+static bool dti_bar_at(const dt_chart *c, const dti_item *item, size_t i, float bar[4]) {
+    const double foot = dti_foot(item, i);
+    bar[0] = dti_at_x(c, item->x[i] + item->left);
+    bar[1] = dti_at_y(c, c->y.scale == DT_LINEAR ? foot : fmax(foot, c->y.lo));
+    bar[2] = dti_at_x(c, item->x[i] + item->right);
+    bar[3] = dti_at_y(c, dti_top(item, i));
+    return bar[0] < bar[2] && bar[3] < INFINITY;
+}
+
+/* The middle of a bar's right edge, where in a stack its label belongs. */
+static bool dti_bar_end(const dt_chart *c, const dti_item *item, size_t i, float *x, float *y) {
+    float bar[4];
+    if (!dti_bar_at(c, item, i, bar)) return false;
+    *x = bar[2];
+    *y = 0.5f * (bar[1] + bar[3]);
+    return true;
+}
+
+/* Those of a stack are a white seam apart. */
+static void dti_draw_bars(dt_chart *c, const dti_item *item) {
+    float bar[4];
+    for (size_t i = 0; i < item->n; ++i) {
+        if (!dti_bar_at(c, item, i, bar)) continue;
+        const float seam = dti_foot(item, i) > 0 && bar[1] - bar[3] > 3 ? c->unit : 0;
+        dti_mask_rect(c, bar[0], bar[1] - seam, bar[2], bar[3]);
+    }
+    dti_ink(c, dti_colour_of(item), item->opacity);
+}
+
+/* The heights of bars, above them and their error bars; upright where bars are narrower than numbers. */
+static void dti_label_bars(dt_chart *c, const dti_item *item) {
+    static const dti_pen upright = { .weight = 0.1f, .colour = DTI_BLACK, .angle = DTI_UPRIGHT };
+    const float least = fminf(7, c->small);
     char text[DTI_NUMBER];
-    float taken = -INFINITY;
-    for (int i = 0; i < c->x.ticks; ++i) {
-        const float at = dti_at_x(c, c->x.tick[i]), line = floorf(at) + 0.5f;
-        dti_mask_line(c, line, p[1], line, p[3] + 5 * u, 0.5f * fmaxf(1, u));
-        dti_ink(c, DTI_PALE, 1);
-        dti_tick_text(&c->x, c->x.tick[i], text);
-        const float width = dti_text_width(text, SIZE_MAX) * size;
-        const float left = fminf(fmaxf(at - width / 2, 4), (float)c->w - 4 - width);
-        if (left < taken) continue;
-        dti_put(c, text, SIZE_MAX, left, p[3] + 8 * u + 1.1f * size, size, &dti_quiet);
-        taken = left + width + 0.6f * size;
+    float bar[4];
+    for (size_t i = 0; i < item->n && item->values; ++i) {
+        const double height = item->foot && !dti_drawable(item->y[i]) ? item->foot[i] : dti_top(item, i);
+        const float top = dti_at_y(c, item->hi ? fmax(height, item->hi[i]) : height);
+        dti_bar_at(c, item, i, bar);
+        if (!(top < INFINITY)) continue;
+        dti_number_text(height, 3, text);
+        const float width = dti_text_width(text, SIZE_MAX), mid = 0.5f * (bar[0] + bar[2]);
+        const float fits = fminf(c->small, (item->stacked ? 1.9f : 1.2f) * (bar[2] - bar[0]) / width);
+        if (fits < least) dti_put(c, text, SIZE_MAX, mid + 0.5f * least, top - 6 * c->unit, least, &upright);
+        else dti_put(c, text, SIZE_MAX, mid - width * fits / 2, top - 0.55f * fits, fits, &dti_plain);
     }
 }
 
-static void dti_draw_y_axis(dt_chart *c) {
-    const float u = c->unit, size = c->small, *p = c->plot;
-    char text[DTI_NUMBER];
-    float taken = INFINITY;
-    for (int i = 0; i < c->y.ticks; ++i) {
-        const float at = floorf(dti_at_y(c, c->y.tick[i])) + 0.5f;
-        dti_mask_line(c, p[0], at, p[2], at, 0.5f * fmaxf(1, u));
-        dti_ink(c, DTI_PALE, 1);
-        if (at + 0.75f * size > taken) continue;
-        dti_tick_text(&c->y, c->y.tick[i], text);
-        const float width = dti_text_width(text, SIZE_MAX) * size;
-        dti_put(c, text, SIZE_MAX, p[0] - 10 * u - width, at + 0.5f * size, size, &dti_quiet);
-        taken = at - 0.95f * size;
+static void dti_bar_sample(dt_chart *c, const dti_item *item, float x, float y, float size) {
+    dti_mask_rect(c, x, y - 0.55f * size, x + 1.1f * size, y + 0.55f * size);
+    dti_ink(c, dti_colour_of(item), 1);
+}
+
+static const dti_mark dti_bar_mark = {
+    .series = true, .stands = true, .range = dti_series_range, .end = dti_bar_end, .row = dti_series_row,
+    .draw = { [DTI_BODY] = dti_draw_bars, [DTI_ERRORS] = dti_draw_errors, [DTI_LABELS] = dti_label_bars },
+    .sample = 1.8f, .draw_sample = dti_bar_sample
+};
+
+/* Each series is an item of bars, around x = 0, 1, ... for the groups, which take 0.74 of the room between
+   them. */
+DT_API void dt_chart_bars(dt_chart *c, const dt_bars *b) {
+    if (!dti_told(c, __func__, b, b && b->series <= DTI_MOST_BARS && b->groups <= DTI_MOST_BARS)) return;
+    const size_t n = b->y ? b->groups : 0;
+    const double share = b->stacked ? 0.592 : 0.74 / (double)b->series;
+    const double gap = b->series > 1 && !b->stacked ? 0.05 * share : 0;
+    const bool errors = b->y_min && b->y_max && !b->stacked;
+    const char *const *names = dti_keep_texts(c, b->names, n);
+    double *x = dti_keep_numbers(c, NULL, n), *sum = b->stacked ? dti_keep_numbers(c, NULL, n) : NULL;
+    for (size_t g = 0; x && g < n; ++g) x[g] = (double)g;
+    for (size_t s = 0; s < b->series && n; ++s) {
+        dti_item *item = dti_chart_add(c, &dti_bar_mark, b->labels ? b->labels[s] : NULL, c->colours++);
+        if (!item) return;
+        const double *y = b->y + s * n;
+        item->left = gap + (b->stacked ? -0.5 * share : (double)s * share - 0.37);
+        item->right = item->left + share - 2 * gap;
+        item->names = names;
+        item->stacked = b->stacked;
+        item->values = b->values && (!b->stacked || s + 1 == b->series);
+        dti_item_points(c, item, n, x, y, errors ? b->y_min + s * n : NULL, errors ? b->y_max + s * n : NULL);
+        if (sum) item->foot = dti_keep_numbers(c, sum, n);
+        for (size_t g = 0; sum && g < n; ++g) sum[g] += dti_drawable(y[g]) ? y[g] : 0;
     }
+    if (!c->groups) c->groups = n, c->names = names;
 }
-
-/* The names of groups of bars, below the x axis. */
-static void dti_draw_names(dt_chart *c, const dti_layout *l) {
-    const dti_pen pen = { .weight = 0.1f, .colour = DTI_BLACK, .angle = l->upright ? DTI_UPRIGHT : 0 };
-    const float top = c->plot[3] + 8 * c->unit;
-    for (size_t g = 0; g < c->groups; ++g) {
-        const dti_paragraph p = dti_group_name(c, l, g);
-        const float at = dti_at_x(c, (double)g);
-        if (l->upright) dti_put_paragraph(c, &p, at - p.height / 2, top + p.width, p.width, 1, &pen);
-        else dti_put_paragraph(c, &p, at - p.width / 2, top, p.width, 0.5f, &pen);
+DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
+    if (!dti_told(c, __func__, h, h && (h->values || h->n == 0) && h->bins <= DTI_MOST_BARS)) return;
+    dti_item *item = dti_chart_add(c, &dti_bar_mark, h->label, c->colours++);
+    double lo = INFINITY, hi = -INFINITY;
+    for (size_t i = 0; i < h->n; ++i)
+        if (dti_drawable(h->values[i])) { lo = fmin(lo, h->values[i]); hi = fmax(hi, h->values[i]); }
+    if (!(lo <= hi)) lo = 0, hi = 1;
+    if (!(hi - lo > 1e-9 * fabs(hi))) lo -= 0.5, hi += 0.5;
+    const size_t bins = h->bins ? h->bins : (size_t)fmin(60, fmax(5, sqrt((double)h->n)));
+    const double step = (hi - lo) / (double)bins;
+    double *middle = dti_keep_numbers(c, NULL, bins), *count = dti_keep_numbers(c, NULL, bins);
+    if (!item || !middle || !count) return;
+    for (size_t i = 0; i < bins; ++i) middle[i] = lo + step * ((double)i + 0.5);
+    for (size_t i = 0; i < h->n; ++i) {
+        const double v = h->values[i];
+        if (dti_drawable(v)) count[(size_t)fmin((double)(bins - 1), (v - lo) / step)] += 1;
+        else if (!isnan(v)) ++item->lost;
     }
+    item->n = bins;
+    item->x = middle;
+    item->y = count;
+    item->left = -0.49 * step;
+    item->right = 0.49 * step;
+    item->opacity = 0.85f; /* another one may stand behind it */
 }
 
-/* Texts around the plot. A long label of an axis may reach past the axis' foot. */
-static void dti_draw_frame(dt_chart *c, const dti_layout *l, bool axes) {
-    const float u = c->unit, m = l->margin, w = (float)c->w - 2 * m, *p = c->plot;
-    const dti_pen bold = { .weight = 0.15f, .colour = DTI_BLACK };
-    const dti_pen turned = { .weight = 0.1f, .colour = DTI_BLACK, .angle = DTI_UPRIGHT };
-    dti_put_paragraph(c, &l->title, m, m, w, 0, &bold);
-    dti_put_paragraph(c, &l->subtitle, m, m + dti_height_with(&l->title, 9 * u), w, 0, &dti_quiet);
-    dti_put_paragraph(c, &l->caption, m, (float)c->h - m + 8 * u - l->caption.height, w, 0, &dti_quiet);
-    if (!axes) return;
-    if (!l->direct) dti_legend(c, l, m, m + l->head + 5 * u, w, true);
-    const float wide = fmaxf(l->x_label.width, p[2] - p[0]), high = fmaxf(p[3] - p[1], l->y_label.width);
-    dti_put_paragraph(c, &l->x_label, p[2] - wide, p[3] + l->names + 16 * u, wide, 0.5f, &dti_plain);
-    dti_put_paragraph(c, &l->y_label, m, p[1] + high, high, 0.5f, &turned);
+/* ---- References ---- */
+
+/* The two x between which a reference is drawn. */
+static void dti_reference_ends(const dt_chart *c, const dti_item *r, double *from, double *to) {
+    const bool whole = !(r->from != 0 || r->to != 0);
+    *from = whole ? c->x.lo : r->from;
+    *to = whole ? c->x.hi : r->to;
 }
 
-/* The x at which a shade begins and ends on the canvas; false if none of it is in the plot. */
-static bool dti_shade_ends(const dt_chart *c, const dti_item *s, float *from, float *to) {
-    const float *p = c->plot;
-    *from = s->from < c->x.lo ? p[0] : fmaxf(p[0], dti_at_x(c, s->from));
-    *to = s->to > c->x.hi ? p[2] : fminf(p[2], dti_at_x(c, s->to));
-    return *from < *to;
-}
-
-static void dti_draw_shade(dt_chart *c, const dti_item *s) {
-    float from, to;
-    if (!dti_shade_ends(c, s, &from, &to)) return;
-    dti_mask_rect(c, from, c->plot[1], to, c->plot[3]);
-    dti_ink(c, 0xf1f0ec, 1);
-}
-
-/* A shade's label: level in one of its corners, at four heights, or upright along its edge if the shade is
-   narrow. */
-static void dti_label_shade(dt_chart *c, const dti_item *s) {
-    const float *p = c->plot, size = c->small, pad = 0.8f * size;
-    float from, to;
-    if (!s->label || !dti_shade_ends(c, s, &from, &to)) return;
-    const float wide = to - from - 2 * pad, high = p[3] - p[1] - 2 * pad;
-    const dti_paragraph level = dti_wrap(s->label, size, wide), upright = dti_wrap(s->label, size, high);
-    const bool cut = dti_breaks_words(&level);
-    dti_spot best = { .cost = INFINITY };
-    for (int k = 0; k < 14; ++k) {
-        const bool up = k >= 8;
-        const dti_paragraph *q = up ? &upright : &level;
-        const float spare_x = wide - (up ? q->height : q->width);
-        const float spare_y = high - (up ? q->width : q->height);
-        const float down = up ? (float)((k - 8) / 2) / 2 : (float)(k / 2) / 3;
-        const bool ill = spare_x < 0 || spare_y < 0 || (!up && cut);
-        dti_try(c, &best, (dti_spot){ .text = q, .angle = up ? DTI_UPRIGHT : 0,
-            .x = from + pad + (k & 1 ? spare_x : 0), .y = p[1] + pad + down * spare_y + (up ? q->width : 0),
-            .cost = (float)k + (ill ? 1e6f : 0) });
-    }
-    dti_put_spot(c, &best, dti_quiet, 20);
+/* Its highest point belongs to the chart; and a ceiling at the top needs air for its label. */
+static void dti_reference_range(dt_chart *c, const dti_item *r, dti_ask ask) {
+    dti_chart_axis *y = &c->y;
+    double from, to;
+    dti_reference_ends(c, r, &from, &to);
+    if (ask == DTI_ASK_SPAN) dti_axis_take(y, r->slope * (r->slope < 0 ? from : to) + r->offset);
+    const bool air = ask == DTI_ASK_AIR && !(fabs(r->slope) > 0) && y->step > 0;
+    if (air && r->offset > y->hi - 0.08 * (y->hi - y->lo)) y->hi += y->step;
 }
 
 enum { DTI_REFERENCE_POINTS = 257 }; /* on a logarithmic axis a straight line is bent */
@@ -16936,90 +16741,408 @@ static void dti_label_reference(dt_chart *c, const dti_item *r) {
     dti_put_spot(c, &best, dti_quiet, 400);
 }
 
-/* Bars, those of a stack a white seam apart; or the line. */
-static void dti_draw_body(dt_chart *c, const dti_item *item) {
-    const float width = (item->n > 200 ? 0.8f : item->style == DT_LINE_DASHED ? 1.0f : 1.4f) * c->unit;
-    float bar[4];
-    for (size_t i = 0; i < item->n && item->look == DTI_BARS; ++i) {
-        if (!dti_bar_at(c, item, i, bar)) continue;
-        const float seam = dti_foot(item, i) > 0 && bar[1] - bar[3] > 3 ? c->unit : 0;
-        dti_mask_rect(c, bar[0], bar[1] - seam, bar[2], bar[3]);
-    }
-    if (item->look == DTI_LINE && item->style != DT_LINE_POINTS) {
-        float *point = dti_alloc_many(item->n, 2 * sizeof *point);
-        if (!point) { dti_chart_fail(c, DT_ENOMEM); return; }
-        for (size_t i = 0; i < item->n; ++i) dti_point_at(c, item, i, &point[2 * i], &point[2 * i + 1]);
-        dti_mask_path(c, point, item->n, width, item->style == DT_LINE_DASHED ? 7 * c->unit : 0);
-        dti_release(point);
-    }
-    dti_ink(c, dti_colour_of(item), item->opacity);
+/* Its two ends. */
+static bool dti_reference_row(const dt_chart *c, const dti_item *r, size_t i, dti_row *row) {
+    double end[2];
+    if (i >= 2) return false;
+    dti_reference_ends(c, r, &end[0], &end[1]);
+    *row = (dti_row){ r->label, NULL, { end[i], r->slope * end[i] + r->offset, NAN, NAN } };
+    return true;
 }
 
-static void dti_draw_errors(dt_chart *c, const dti_item *item) {
-    const float cap = 4.5f * c->unit, r = 0.8f * c->unit;
-    float point, y;
-    for (size_t i = 0; i < item->n && item->lo; ++i) {
-        const float a = dti_at_y(c, item->lo[i]), b = dti_at_y(c, item->hi[i]);
-        if (!dti_point_at(c, item, i, &point, &y) || !(a < INFINITY && b < INFINITY)) continue;
-        const float x = dti_at_x(c, item->x[i] + 0.5 * (item->left + item->right));
-        dti_mask_line(c, x, a, x, b, r);
-        dti_mask_line(c, x - cap, a, x + cap, a, r);
-        dti_mask_line(c, x - cap, b, x + cap, b, r);
+static const dti_mark dti_reference_mark = {
+    .range = dti_reference_range, .row = dti_reference_row,
+    .draw = { [DTI_BODY] = dti_draw_reference, [DTI_LABELS] = dti_label_reference }
+};
+
+DT_API void dt_chart_reference(dt_chart *c, const dt_reference *r) {
+    if (!dti_told(c, __func__, r, r != NULL)) return;
+    dti_item *item = dti_chart_add(c, &dti_reference_mark, r->label, 0);
+    if (item) item->slope = r->slope, item->offset = r->offset, item->from = r->from, item->to = r->to;
+}
+
+/* ---- Shades ---- */
+
+/* The x at which a shade begins and ends on the canvas; false if none of it is in the plot. */
+static bool dti_shade_ends(const dt_chart *c, const dti_item *s, float *from, float *to) {
+    const float *p = c->plot;
+    *from = s->from < c->x.lo ? p[0] : fmaxf(p[0], dti_at_x(c, s->from));
+    *to = s->to > c->x.hi ? p[2] : fminf(p[2], dti_at_x(c, s->to));
+    return *from < *to;
+}
+
+static void dti_draw_shade(dt_chart *c, const dti_item *s) {
+    float from, to;
+    if (!dti_shade_ends(c, s, &from, &to)) return;
+    dti_mask_rect(c, from, c->plot[1], to, c->plot[3]);
+    dti_ink(c, 0xf1f0ec, 1);
+}
+
+/* A shade's label: level in one of its corners, at four heights; or upright along its edge, if the shade is
+   narrow. */
+static void dti_label_shade(dt_chart *c, const dti_item *s) {
+    const float *p = c->plot, size = c->small, pad = 0.8f * size;
+    float from, to;
+    if (!s->label || !dti_shade_ends(c, s, &from, &to)) return;
+    const float wide = to - from - 2 * pad, high = p[3] - p[1] - 2 * pad;
+    const dti_paragraph level = dti_wrap(s->label, size, wide), upright = dti_wrap(s->label, size, high);
+    const bool cut = dti_breaks_words(&level);
+    dti_spot best = { .cost = INFINITY };
+    for (int k = 0; k < 14; ++k) {
+        const bool up = k >= 8;
+        const dti_paragraph *q = up ? &upright : &level;
+        const float spare_x = wide - (up ? q->height : q->width);
+        const float spare_y = high - (up ? q->width : q->height);
+        const float down = up ? (float)((k - 8) / 2) / 2 : (float)(k / 2) / 3;
+        const bool ill = spare_x < 0 || spare_y < 0 || (!up && cut);
+        dti_try(c, &best, (dti_spot){ .text = q, .angle = up ? DTI_UPRIGHT : 0,
+            .x = from + pad + (k & 1 ? spare_x : 0), .y = p[1] + pad + down * spare_y + (up ? q->width : 0),
+            .cost = (float)k + (ill ? 1e6f : 0) });
     }
-    dti_ink(c, item->look == DTI_BARS ? DTI_BLACK : dti_colour_of(item), 1);
+    dti_put_spot(c, &best, dti_quiet, 20);
 }
 
-static void dti_draw_markers(dt_chart *c, const dti_item *item) {
-    const float radius = (item->n > 200 ? 2.5f : 4.5f) * c->unit;
-    float x, y;
-    for (size_t i = 0; i < item->n && dti_has_markers(item); ++i)
-        if (dti_point_at(c, item, i, &x, &y)) dti_marker(c, x, y, radius, item->index);
+static const dti_mark dti_shade_mark = {
+    .draw = { [DTI_UNDER] = dti_draw_shade, [DTI_LABELS] = dti_label_shade }
+};
+
+DT_API void dt_chart_shade(dt_chart *c, const dt_shade *s) {
+    if (!dti_told(c, __func__, s, s != NULL)) return;
+    dti_item *item = dti_chart_add(c, &dti_shade_mark, s->label, 0);
+    if (item) item->from = s->from, item->to = s->to;
 }
 
-/* Does something with all items of a kind. */
-static void dti_each(dt_chart *c, dti_show look, void (*work)(dt_chart *c, const dti_item *item)) {
+DT_API void dt_chart_shade_cores(dt_chart *c) {
+    char label[64];
+    if (!c) return;
+    const int cores = dt_cores();
+    const double from = c->desc.x_scale == DT_LINEAR ? cores + 0.5 : cores * sqrt(2.0);
+    snprintf(label, sizeof label, "more than the machine's %d core%s", cores, cores == 1 ? "" : "s");
+    dt_chart_shade(c, &(dt_shade){ .label = label, .from = from, .to = INFINITY });
+}
+
+/* ---- Pictures ---- */
+
+/* A sheet of pictures: how many in a row; how often each pixel is repeated, so that it stays a square; the
+   gap between pictures, the width and the height of a caption. */
+typedef struct dti_sheet { size_t columns; int zoom; float gap, room, caption; } dti_sheet;
+
+/* Lays the pictures out, `width` wide; returns the height they take. */
+static float dti_sheet_size(const dt_chart *c, const dti_item *item, float width, dti_sheet *s) {
+    const dt_images *m = &item->images;
+    s->gap = 6 * c->unit;
+    s->columns = dti_min_size(item->n, m->columns ? m->columns : (size_t)ceil(sqrt((double)item->n * 1.7)));
+    s->zoom = (int)fmaxf(1, fminf(6, floorf((width / (float)s->columns - s->gap) / (float)m->width)));
+    s->room = (float)(s->zoom * m->width) + s->gap / 2;
+    s->caption = 0;
+    for (size_t i = 0; item->names && i < item->n; ++i) {
+        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s->room);
+        s->caption = fmaxf(s->caption, p.height + 8 * c->unit);
+    }
+    const size_t rows = (item->n + s->columns - 1) / s->columns;
+    return (float)rows * ((float)(m->height * s->zoom) + s->gap + s->caption);
+}
+
+static float dti_images_height(const dt_chart *c, const dti_item *item, float width) {
+    dti_sheet sheet;
+    return dti_sheet_size(c, item, width, &sheet);
+}
+
+static void dti_draw_images(dt_chart *c, const dti_item *item) {
+    const dt_images *m = &item->images;
+    const float width = c->plot[2] - c->plot[0];
+    dti_sheet s;
+    dti_sheet_size(c, item, width, &s);
+    const int wide = m->width * s.zoom, high = m->height * s.zoom;
+    const size_t plane = (size_t)m->width * (size_t)m->height;
+    const float pitch = fminf(width / (float)s.columns, (float)wide + 4 * s.gap);
+    for (size_t i = 0; i < item->n; ++i) {
+        const float fx = c->plot[0] + (float)(i % s.columns) * pitch;
+        const float fy = c->plot[1] + (float)(i / s.columns) * ((float)high + s.gap + s.caption);
+        const int left = (int)fx, top = (int)fy;
+        const uint8_t *source = m->pixels + i * plane * (size_t)m->channels;
+        for (int y = 0; y < high && top + y < c->h; ++y)
+            for (int x = 0; x < wide && left + x < c->w; ++x) {
+                const uint8_t *from = source + y / s.zoom * m->width + x / s.zoom;
+                float *to = &c->rgb[3 * ((size_t)(top + y) * (size_t)c->w + (size_t)(left + x))];
+                for (size_t k = 0; k < 3; ++k) to[k] = (float)from[m->channels == 3 ? k * plane : 0] / 255;
+            }
+        if (!item->names) continue;
+        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s.room);
+        dti_put_paragraph(c, &p, fx - s.gap / 4, (float)(top + high) + 2 * c->unit, s.room, 0.5f, &dti_plain);
+    }
+}
+
+/* Their captions. */
+static bool dti_images_row(const dt_chart *c, const dti_item *item, size_t i, dti_row *row) {
+    (void)c;
+    *row = (dti_row){ item->names && i < item->n ? item->names[i] : NULL, NULL, { (double)i, NAN, NAN, NAN } };
+    return i < item->n;
+}
+
+static const dti_mark dti_images_mark = {
+    .height = dti_images_height, .row = dti_images_row, .draw = { [DTI_SHEET] = dti_draw_images }
+};
+
+DT_API void dt_chart_images(dt_chart *c, const dt_images *m) {
+    const bool good = m && m->width <= 8192 && m->height <= 8192 && m->n <= DTI_MOST_BARS;
+    if (!dti_told(c, __func__, m, good)) return;
+    dti_item *item = dti_chart_add(c, &dti_images_mark, NULL, 0);
+    if (!item || !m->pixels || m->width < 1 || m->height < 1) return;
+    const size_t planes = m->channels == 3 ? 3 : 1, pixels = (size_t)m->width * (size_t)m->height;
+    item->n = m->n;
+    item->names = dti_keep_texts(c, m->captions, m->n);
+    item->images = *m;
+    item->images.channels = (int)planes;
+    item->images.pixels = dti_keep(c, m->pixels, dti_times(m->n * planes, pixels));
+}
+
+/* ---- All marks: in this order, where they share a layer ---- */
+
+static const dti_mark *const dti_all_marks[] = {
+    &dti_bar_mark, &dti_reference_mark, &dti_line_mark, &dti_shade_mark, &dti_images_mark
+};
+
+static void dti_draw_layer(dt_chart *c, int layer) {
+    for (size_t k = 0; k < sizeof dti_all_marks / sizeof *dti_all_marks; ++k)
+        for (const dti_item *item = c->first; item && dti_all_marks[k]->draw[layer]; item = item->next)
+            if (item->mark == dti_all_marks[k]) item->mark->draw[layer](c, item);
+}
+
+static void dti_ask_ranges(dt_chart *c, dti_ask ask) {
     for (const dti_item *item = c->first; item; item = item->next)
-        if (item->look == look) work(c, item);
+        if (item->mark->range) item->mark->range(c, item, ask);
 }
 
-/* What lies inside the axes. Lines, then error bars, then markers, each for all series: no line hides another
-   one's marker. */
-static void dti_draw_items(dt_chart *c) {
-    const float *p = c->plot, reach = 7 * c->unit; /* a marker on the edge is not cut */
-    dti_clip(c, p[0] - reach, p[1] - reach, p[2] + reach, p[3] + reach);
-    c->marking = true;
-    dti_each(c, DTI_BARS, dti_draw_body);
-    dti_each(c, DTI_REFERENCE, dti_draw_reference);
-    c->marking = false;
-    dti_mask_line(c, p[0], p[3], p[2], p[3], 0.7f * c->unit);
-    dti_ink(c, DTI_GREY, 1);
-    c->marking = true;
-    dti_each(c, DTI_LINE, dti_draw_body);
-    dti_each(c, DTI_BARS, dti_draw_errors);
-    dti_each(c, DTI_LINE, dti_draw_errors);
-    dti_each(c, DTI_LINE, dti_draw_markers);
-    c->marking = false;
-    dti_clip(c, 0, 0, (float)c->w, (float)c->h);
+/* ==== [E8.7] Layout and drawing ==========================================
+
+   In the order of the picture at the head of this room: the ranges of the axes; title, subtitle and caption at
+   the canvas' edges; then what stands between these and the plot, where numbers and names are as wide as they
+   turn out; then all is drawn, from the back to the front. A legend sends the eye to and fro, so labels stand
+   at the right edge while they fit there, all of them in half of the height. What could not be drawn, and an
+   axis without its 0, is said in words that are added here. */
+
+/* A tag names one series: at the right edge beside its last point, or in the legend. */
+typedef struct dti_tag {
+    const dti_item *item;
+    bool inside;            /* its series ends well before the right edge: it is written there, in the plot */
+    float x, y;             /* where its series ends on the canvas */
+    float top;              /* where it is written */
+    dti_paragraph p;
+} dti_tag;
+
+typedef struct dti_layout {
+    dti_tag tag[DTI_TAGS];
+    int tags;
+    bool direct;            /* tags at the right edge, not in a legend */
+    dti_paragraph title, subtitle, caption, x_label, y_label;
+    float size, margin;     /* of letters of labels */
+    float names;            /* the height of what is written below the axis */
+    float head;             /* the height of title and subtitle */
+    bool upright;           /* the names of groups stand on their ends */
+} dti_layout;
+
+/* Counts a value that its axis cannot show: too large [0], or not above 0 on a log axis [1]. A NaN was left
+   out on purpose. */
+static void dti_miss(const dti_chart_axis *a, double v, size_t missed[2]) {
+    if (!isnan(v) && !dti_axis_has(a, v)) ++missed[dti_drawable(v) ? 1 : 0];
 }
 
-/* The heights of bars, above them and their error bars; upright where the bars are narrower than the numbers.
-   */
-static void dti_label_bars(dt_chart *c, const dti_item *item) {
-    static const dti_pen upright = { .weight = 0.1f, .colour = DTI_BLACK, .angle = DTI_UPRIGHT };
-    const float least = fminf(7, c->small);
-    char text[DTI_NUMBER];
-    float bar[4];
-    for (size_t i = 0; i < item->n && item->values; ++i) {
-        const double height = item->foot && !dti_drawable(item->y[i]) ? item->foot[i] : dti_top(item, i);
-        const float top = dti_at_y(c, item->hi ? fmax(height, item->hi[i]) : height);
-        dti_bar_at(c, item, i, bar);
-        if (!(top < INFINITY)) continue;
-        dti_number_text(height, 3, text);
-        const float width = dti_text_width(text, SIZE_MAX), mid = 0.5f * (bar[0] + bar[2]);
-        const float fits = fminf(c->small, (item->stacked ? 1.9f : 1.2f) * (bar[2] - bar[0]) / width);
-        if (fits < least) dti_put(c, text, SIZE_MAX, mid + 0.5f * least, top - 6 * c->unit, least, &upright);
-        else dti_put(c, text, SIZE_MAX, mid - width * fits / 2, top - 0.55f * fits, fits, &dti_plain);
+/* Ends the caption with how many values are not drawn, so that no picture leaves them out in silence. */
+static void dti_caption_words(dt_chart *c) {
+    static const char *const why[2] = { "infinite or beyond 10³⁰⁰", "not above 0 on a logarithmic axis" };
+    size_t missed[2] = { 0, 0 }, used = c->said;
+    for (const dti_item *item = c->first; item; item = item->next) {
+        missed[0] += item->lost;
+        for (size_t i = 0; i < item->n && item->mark->series; ++i) {
+            dti_miss(&c->x, item->x[i], missed);
+            dti_miss(&c->y, item->y[i], missed);
+            if (item->lo) dti_miss(&c->y, item->lo[i], missed), dti_miss(&c->y, item->hi[i], missed);
+        }
     }
+    c->caption[used] = '\0';
+    for (int k = 0; k < 2; ++k) {
+        const char *before = used > c->said ? ", " : c->said ? "\nNot drawn: " : "Not drawn: ";
+        if (missed[k])
+            used += (size_t)snprintf(c->caption + used, DTI_WORDS / 2, "%s%zu value%s %s", before, missed[k],
+                                     missed[k] == 1 ? "" : "s", why[k]);
+    }
+    if (used > c->said) strcpy(c->caption + used, ".");
+}
+
+/* Ends the y label with where an axis begins that has no 0: its lines look steeper than they are. */
+static void dti_label_words(dt_chart *c) {
+    const dti_chart_axis *y = &c->y;
+    const size_t said = c->desc.y_label ? strlen(c->desc.y_label) : 0;
+    char end[DTI_NUMBER];
+    c->y_label[said] = '\0';
+    if (y->scale != DT_LINEAR || (y->lo <= 0 && y->hi >= 0)) return;
+    const bool above = y->lo > 0;
+    dti_tick_text(y, above ? y->lo : y->hi, end);
+    snprintf(c->y_label + said, DTI_WORDS, "%s(axis %s %s)", said ? " " : "", above ? "from" : "up to", end);
+}
+
+/* Range and ticks of both axes. */
+static void dti_chart_ranges(dt_chart *c) {
+    const dt_chart_desc *d = &c->desc;
+    dti_chart_axis *x = &c->x, *y = &c->y;
+    const bool given_x = d->x_min != 0 || d->x_max != 0, given_y = d->y_min != 0 || d->y_max != 0;
+    bool bars = false;
+    *x = *y = (dti_chart_axis){ .lo = INFINITY, .hi = -INFINITY, .to = 1 };
+    x->scale = d->x_scale, x->format = d->x_format, y->scale = d->y_scale, y->format = d->y_format;
+    if (c->groups) x->scale = DT_LINEAR;
+    for (const dti_item *item = c->first; item; item = item->next) bars = bars || item->mark->stands;
+    dti_ask_ranges(c, DTI_ASK_POINTS);
+    if (c->groups) x->lo = -0.5, x->hi = (double)c->groups - 0.5;
+    else dti_axis_range(x, d->x_min, d->x_max, false);
+    dti_ask_ranges(c, DTI_ASK_SPAN);
+    if (bars && y->scale == DT_LINEAR) dti_axis_take(y, 0);
+    dti_axis_range(y, d->y_min, d->y_max, true);
+    if (!given_y) dti_axis_widen(y, true, 0.06);
+    dti_ask_ranges(c, DTI_ASK_AIR);
+    dti_axis_ticks(y, NULL, 0);
+    if (!bars && !given_x) dti_axis_widen(x, false, 0.03);
+    const bool counted = x->distinct > 0 && x->distinct <= DTI_SEEN && x->scale != DT_LOG10 && !bars;
+    if (d->x_ticks) dti_axis_ticks(x, d->x_ticks, d->x_tick_count);
+    else dti_axis_ticks(x, counted ? x->seen : NULL, (size_t)x->distinct);
+    if (c->groups) x->ticks = 0; /* it has names */
+}
+
+/* Where a series ends on the canvas: at its last point that can be drawn; the foot of the right edge if there
+   is none. */
+static void dti_item_end(const dt_chart *c, const dti_item *item, float *x, float *y) {
+    for (size_t i = item->n; i-- > 0;)
+        if (item->mark->end(c, item, i, x, y)) return;
+    *x = c->x.to;
+    *y = c->y.from;
+}
+
+/* What needs a name, and how wide the names are when they stand at the right edge: not with bars side by side,
+   which have no end there. The plot has no size yet: an axis goes from 0 to 1. */
+static float dti_layout_tags(const dt_chart *c, dti_layout *l) {
+    bool apart = false;
+    float widest = 0, height = 0, end, y;
+    for (const dti_item *item = c->first; item; item = item->next) {
+        if (!item->label || !item->mark->series) continue;
+        dti_tag *t = &l->tag[l->tags++];
+        t->item = item;
+        t->p = dti_wrap(item->label, l->size, 0.2f * (float)c->w);
+        dti_item_end(c, item, &end, &y);
+        t->inside = item->mark->open && end < 0.93f;
+        apart = apart || (item->mark->stands && !item->stacked);
+        if (t->inside) continue;
+        widest = fmaxf(widest, t->p.width + 16 * c->unit);
+        height += t->p.height + 0.3f * l->size;
+    }
+    l->direct = l->tags > 0 && !apart && height < 0.5f * (float)c->h;
+    return widest;
+}
+
+/* The legend, a row or more from (x,y) on; returns its height. Only measures if draw is false. */
+static float dti_legend(dt_chart *c, const dti_layout *l, float x, float y, float width, bool draw) {
+    float at = 0, row = 0, pitch = 2.1f * l->size;
+    for (int i = 0; i < l->tags; ++i) {
+        const dti_item *item = l->tag[i].item;
+        const dti_paragraph p = dti_fit(item->label, l->size, width - 3.36f * l->size, 1.6f * l->size);
+        const float lead = item->mark->sample * l->size; /* the swatch, and a gap */
+        if (at > 0 && at + lead + p.width > width) { at = 0; row += pitch; pitch = 2.1f * l->size; }
+        pitch = fmaxf(pitch, p.height + 0.6f * l->size);
+        if (draw) {
+            item->mark->draw_sample(c, item, x + at, y + row + 0.65f * l->size, l->size);
+            dti_put_paragraph(c, &p, x + at + lead, y + row, p.width, 0, &dti_plain);
+        }
+        at += lead + p.width + 1.8f * l->size;
+    }
+    return l->tags ? row + pitch + 0.6f * l->size : 0;
+}
+
+/* The name below a group of bars: wrapped into its share of the axis, or upright and small enough for it. */
+static dti_paragraph dti_group_name(const dt_chart *c, const dti_layout *l, size_t g) {
+    const float share = (c->plot[2] - c->plot[0]) / (float)c->groups;
+    const char *name = c->names ? c->names[g] : NULL;
+    if (l->upright) return dti_fit(name, fminf(c->small, 0.6f * share), 0.25f * (float)c->h, 0.9f * share);
+    return dti_wrap(name, c->small, 0.92f * share);
+}
+
+/* The room of the names of groups: flat, and if that breaks a word, upright. */
+static void dti_layout_names(const dt_chart *c, dti_layout *l) {
+    l->names = 1.5f * c->small;
+    for (size_t g = 0; g < c->groups && !l->upright; ++g) {
+        const dti_paragraph p = dti_group_name(c, l, g);
+        l->names = fmaxf(l->names, p.height);
+        l->upright = dti_breaks_words(&p);
+    }
+    if (!l->upright) return;
+    l->names = 0;
+    for (size_t g = 0; g < c->groups; ++g) l->names = fmaxf(l->names, dti_group_name(c, l, g).width);
+}
+
+static float dti_height_with(const dti_paragraph *p, float gap) { return p->lines ? p->height + gap : 0; }
+
+/* Title, subtitle, caption, and the plot as if there were no axes. */
+static void dti_layout_frame(dt_chart *c, dti_layout *l) {
+    const float u = c->unit, w = (float)c->w, h = (float)c->h, m = l->margin = 26 * u;
+    l->size = fmaxf(6, 12 * u);
+    c->small = fmaxf(5.5f, 11 * u);
+    l->title = dti_fit(c->desc.title, fmaxf(8, 19 * u), w - 2 * m, 0.17f * h);
+    l->subtitle = dti_fit(c->desc.subtitle, fmaxf(6, 13 * u), w - 2 * m, 0.1f * h);
+    l->caption = dti_fit(c->caption, fmaxf(5.5f, 9.5f * u), w - 2 * m, 0.14f * h);
+    l->head = dti_height_with(&l->title, 9 * u) + dti_height_with(&l->subtitle, 10 * u);
+    c->plot[0] = m;
+    c->plot[1] = m + l->head + 8 * u;
+    c->plot[2] = w - m;
+    c->plot[3] = h - m + 6 * u - dti_height_with(&l->caption, 14 * u);
+}
+
+/* Room for tags or a legend, and for labels and numbers of the axes. */
+static dt_err dti_layout_axes(dt_chart *c, dti_layout *l) {
+    const float u = c->unit, m = l->margin, tag_width = dti_layout_tags(c, l);
+    char text[DTI_NUMBER];
+    float numbers = 0;
+    for (int i = 0; i < c->y.ticks; ++i) {
+        dti_tick_text(&c->y, c->y.tick[i], text);
+        numbers = fmaxf(numbers, dti_text_width(text, SIZE_MAX) * c->small);
+    }
+    if (l->direct) c->plot[2] -= tag_width;
+    else c->plot[1] += dti_legend(c, l, m, 0, c->plot[2] - m, false);
+    l->x_label = dti_fit(c->desc.x_label, l->size, c->plot[2] - m, 4 * l->size);
+    l->y_label = dti_fit(c->y_label, l->size, 0.96f * (c->plot[3] - c->plot[1] - 4 * l->size), 4 * l->size);
+    c->plot[0] += numbers + 10 * u + dti_height_with(&l->y_label, 6 * u);
+    dti_layout_names(c, l);
+    c->plot[3] -= l->names + 10 * u + dti_height_with(&l->x_label, 8 * u);
+    for (int i = 0; i < 4; ++i) c->plot[i] = floorf(c->plot[i]);
+    if (c->plot[2] - c->plot[0] < 10 || c->plot[3] - c->plot[1] < 10)
+        return dt_fail(DT_ESHAPE, "chart: its texts leave no room for a plot on %d x %d pixels", c->w, c->h);
+    c->x.from = c->plot[0], c->x.to = c->plot[2];
+    c->y.from = c->plot[3], c->y.to = c->plot[1];
+    return DT_OK;
+}
+
+/* The names of groups of bars, below the x axis. */
+static void dti_draw_names(dt_chart *c, const dti_layout *l) {
+    const dti_pen pen = { .weight = 0.1f, .colour = DTI_BLACK, .angle = l->upright ? DTI_UPRIGHT : 0 };
+    const float top = c->plot[3] + 8 * c->unit;
+    for (size_t g = 0; g < c->groups; ++g) {
+        const dti_paragraph p = dti_group_name(c, l, g);
+        const float at = dti_at_x(c, (double)g);
+        if (l->upright) dti_put_paragraph(c, &p, at - p.height / 2, top + p.width, p.width, 1, &pen);
+        else dti_put_paragraph(c, &p, at - p.width / 2, top, p.width, 0.5f, &pen);
+    }
+}
+
+/* Texts around the plot. A long label of an axis may reach past the axis' foot. */
+static void dti_draw_frame(dt_chart *c, const dti_layout *l, bool axes) {
+    const float u = c->unit, m = l->margin, w = (float)c->w - 2 * m, *p = c->plot;
+    const dti_pen bold = { .weight = 0.15f, .colour = DTI_BLACK };
+    const dti_pen turned = { .weight = 0.1f, .colour = DTI_BLACK, .angle = DTI_UPRIGHT };
+    dti_put_paragraph(c, &l->title, m, m, w, 0, &bold);
+    dti_put_paragraph(c, &l->subtitle, m, m + dti_height_with(&l->title, 9 * u), w, 0, &dti_quiet);
+    dti_put_paragraph(c, &l->caption, m, (float)c->h - m + 8 * u - l->caption.height, w, 0, &dti_quiet);
+    if (!axes) return;
+    if (!l->direct) dti_legend(c, l, m, m + l->head + 5 * u, w, true);
+    const float wide = fmaxf(l->x_label.width, p[2] - p[0]), high = fmaxf(p[3] - p[1], l->y_label.width);
+    dti_put_paragraph(c, &l->x_label, p[2] - wide, p[3] + l->names + 16 * u, wide, 0.5f, &dti_plain);
+    dti_put_paragraph(c, &l->y_label, m, p[1] + high, high, 0.5f, &turned);
 }
 
 static dti_pen dti_tag_pen(const dti_tag *t) {
@@ -17080,7 +17203,7 @@ static void dti_draw_tags(dt_chart *c, dti_layout *l) {
     dti_spread_tags(order, n, 0.3f * l->size, c->plot[1] - 0.8f * l->size, c->plot[3] + l->size);
     for (int i = 0; i < n; ++i) {
         const dti_tag *t = order[i];
-        const bool bar = t->item->look == DTI_BARS;
+        const bool bar = t->item->mark->stands;
         const dti_pen pen = dti_tag_pen(t);
         const float mid = t->top + 0.5f * t->p.height - 0.1f * l->size, left = c->plot[2] + 14 * u;
         if (fabsf(mid - t->y) > 0.5f * l->size || bar) { /* a thin line leads to a label that had to move */
@@ -17090,53 +17213,6 @@ static void dti_draw_tags(dt_chart *c, dti_layout *l) {
         dti_put_paragraph(c, &t->p, left, t->top, t->p.width, 0, &pen);
     }
 }
-
-/* A sheet of pictures: how many in a row; how often each pixel is repeated, so that it stays a square; the
-   gap between pictures, the width and the height of a caption. */
-typedef struct dti_sheet { size_t columns; int zoom; float gap, room, caption; } dti_sheet;
-
-/* Lays the pictures out, `width` wide; returns the height they take. */
-static float dti_sheet_size(const dt_chart *c, const dti_item *item, float width, dti_sheet *s) {
-    const dt_images *m = &item->images;
-    s->gap = 6 * c->unit;
-    s->columns = dti_min_size(item->n, m->columns ? m->columns : (size_t)ceil(sqrt((double)item->n * 1.7)));
-    s->zoom = (int)fmaxf(1, fminf(6, floorf((width / (float)s->columns - s->gap) / (float)m->width)));
-    s->room = (float)(s->zoom * m->width) + s->gap / 2;
-    s->caption = 0;
-    for (size_t i = 0; item->names && i < item->n; ++i) {
-        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s->room);
-        s->caption = fmaxf(s->caption, p.height + 8 * c->unit);
-    }
-    const size_t rows = (item->n + s->columns - 1) / s->columns;
-    return (float)rows * ((float)(m->height * s->zoom) + s->gap + s->caption);
-}
-
-static void dti_draw_images(dt_chart *c, const dti_item *item) {
-    const dt_images *m = &item->images;
-    const float width = c->plot[2] - c->plot[0];
-    dti_sheet s;
-    dti_sheet_size(c, item, width, &s);
-    const int wide = m->width * s.zoom, high = m->height * s.zoom;
-    const size_t plane = (size_t)m->width * (size_t)m->height;
-    const float pitch = fminf(width / (float)s.columns, (float)wide + 4 * s.gap);
-    for (size_t i = 0; i < item->n; ++i) {
-        const float fx = c->plot[0] + (float)(i % s.columns) * pitch;
-        const float fy = c->plot[1] + (float)(i / s.columns) * ((float)high + s.gap + s.caption);
-        const int left = (int)fx, top = (int)fy;
-        const uint8_t *source = m->pixels + i * plane * (size_t)m->channels;
-        for (int y = 0; y < high && top + y < c->h; ++y)
-            for (int x = 0; x < wide && left + x < c->w; ++x) {
-                const uint8_t *from = source + y / s.zoom * m->width + x / s.zoom;
-                float *to = &c->rgb[3 * ((size_t)(top + y) * (size_t)c->w + (size_t)(left + x))];
-                for (size_t k = 0; k < 3; ++k) to[k] = (float)from[m->channels == 3 ? k * plane : 0] / 255;
-            }
-        if (!item->names) continue;
-        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s.room);
-        dti_put_paragraph(c, &p, fx - s.gap / 4, (float)(top + high) + 2 * c->unit, s.room, 0.5f, &dti_plain);
-    }
-}
-
-/* ==== [E8.7] Writing ===================================================== */
 
 /* The canvas in white. Pictures without axes decide their own height. */
 static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
@@ -17167,19 +17243,31 @@ static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
     return DT_OK;
 }
 
+/* What lies inside the axes. Lines, then error bars, then markers, each for all series: no line hides another
+   one's marker. */
+static void dti_draw_items(dt_chart *c) {
+    const float *p = c->plot, reach = 7 * c->unit; /* a marker on the edge is not cut */
+    dti_clip(c, p[0] - reach, p[1] - reach, p[2] + reach, p[3] + reach);
+    c->marking = true;
+    dti_draw_layer(c, DTI_BODY);
+    c->marking = false;
+    dti_mask_line(c, p[0], p[3], p[2], p[3], 0.7f * c->unit);
+    dti_ink(c, DTI_GREY, 1);
+    c->marking = true;
+    for (int layer = DTI_OVER; layer <= DTI_POINTS; ++layer) dti_draw_layer(c, layer);
+    c->marking = false;
+    dti_clip(c, 0, 0, (float)c->w, (float)c->h);
+}
+
 static dt_err dti_draw_axes(dt_chart *c, dti_layout *l) {
     DT_TRY(dti_layout_axes(c, l));
-    dti_each(c, DTI_SHADE, dti_draw_shade);
-    dti_draw_minor(c, &c->x, true);
-    dti_draw_minor(c, &c->y, false);
-    dti_draw_x_axis(c);
-    dti_draw_y_axis(c);
+    dti_draw_layer(c, DTI_UNDER);
+    dti_draw_minor(c, &c->x), dti_draw_minor(c, &c->y);
+    dti_draw_axis(c, &c->x), dti_draw_axis(c, &c->y);
     dti_draw_names(c, l);
     dti_draw_items(c);
     if (l->direct) dti_draw_tags(c, l);
-    dti_each(c, DTI_BARS, dti_label_bars);
-    dti_each(c, DTI_REFERENCE, dti_label_reference);
-    dti_each(c, DTI_SHADE, dti_label_shade);
+    dti_draw_layer(c, DTI_LABELS);
     return DT_OK;
 }
 
@@ -17191,22 +17279,24 @@ static dt_err dti_chart_good(const dt_chart *c) {
 
 static dt_err dti_chart_draw(dt_chart *c) {
     DT_TRY(dti_chart_good(c));
-    const dti_item *images = NULL;
+    const dti_item *sheet = NULL;
     bool axes = false;
     for (const dti_item *item = c->first; item; item = item->next)
-        if (item->look == DTI_IMAGES) images = item->n ? item : images; else axes = true;
-    axes = axes || !images;
-    DT_TRY(dti_chart_canvas(c, axes ? NULL : images));
+        if (item->mark->height) sheet = item->n ? item : sheet; else axes = true;
+    axes = axes || !sheet;
+    DT_TRY(dti_chart_canvas(c, axes ? NULL : sheet));
     dti_layout l = { 0 };
     if (axes) dti_chart_ranges(c), dti_caption_words(c), dti_label_words(c);
     dti_layout_frame(c, &l);
     if (axes) DT_TRY(dti_draw_axes(c, &l));
-    else dti_draw_images(c, images);
+    else sheet->mark->draw[DTI_SHEET](c, sheet);
     dti_draw_frame(c, &l, axes);
     for (size_t i = 0; i < 3 * (size_t)c->w * (size_t)c->h; ++i)
         c->bytes[i] = (uint8_t)(fminf(1, fmaxf(0, c->rgb[i])) * 255 + 0.5f);
     return dti_chart_good(c);
 }
+
+/* ==== [E8.8] Asking and writing ========================================== */
 
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
     DTI_NEED(width && height, "width and height", NULL);
@@ -17252,40 +17342,23 @@ static void dti_csv_text(FILE *f, const char *s) {
     fputc('"', f);
 }
 
-/* One line: series, x, y, min, max. name stands for x where that is a group; NaN is left empty. */
-static void dti_csv_row(FILE *f, const char *series, const char *name, const double v[4]) {
-    dti_csv_text(f, series);
+/* series, x, y, min, max. */
+static void dti_csv_row(FILE *f, const dti_row *row) {
+    dti_csv_text(f, row->series);
     for (int i = 0; i < 4; ++i) {
         char number[DTI_NUMBER] = "";
         fputc(',', f);
-        if (!isnan(v[i])) dti_print(number, sizeof number, "%.9g", v[i]);
-        if (i == 0 && name) dti_csv_text(f, name);
+        if (!isnan(row->v[i])) dti_print(number, sizeof number, "%.9g", row->v[i]);
+        if (i == 0 && row->name) dti_csv_text(f, row->name);
         else fputs(number, f);
     }
     fputc('\n', f);
 }
 
-/* Points; of a reference its two ends, of pictures their captions. */
-static void dti_csv_item(FILE *f, const dt_chart *c, const dti_item *item) {
-    double end[2], v[4] = { NAN, NAN, NAN, NAN };
-    dti_reference_ends(c, item, &end[0], &end[1]);
-    for (size_t i = 0; i < 2 && item->look == DTI_REFERENCE; ++i) {
-        v[0] = end[i], v[1] = item->slope * end[i] + item->offset;
-        dti_csv_row(f, item->label, NULL, v);
-    }
-    for (size_t i = 0; i < item->n; ++i) {
-        const char *name = item->names ? item->names[i] : NULL;
-        v[0] = item->x ? item->x[i] : (double)i;
-        if (item->y) v[1] = item->y[i];
-        if (item->lo) v[2] = item->lo[i], v[3] = item->hi[i];
-        if (item->look == DTI_IMAGES) dti_csv_row(f, name, NULL, v);
-        else dti_csv_row(f, item->label, name, v);
-    }
-}
-
 DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     char path[1024];
     dti_output out;
+    dti_row row;
     DTI_NEED(png, "png", DT_EARG);
     DT_TRY(dti_chart_good(c));
     const size_t n = strlen(png), stem = n > 4 && strcmp(png + n - 4, ".png") == 0 ? n - 4 : n;
@@ -17299,7 +17372,8 @@ DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     fputc(',', out.file);
     dti_csv_text(out.file, c->desc.y_label ? c->desc.y_label : "y");
     fprintf(out.file, ",min,max\n");
-    for (const dti_item *item = c->first; item; item = item->next) dti_csv_item(out.file, c, item);
+    for (const dti_item *item = c->first; item; item = item->next)
+        for (size_t i = 0; item->mark->row && item->mark->row(c, item, i, &row); ++i) dti_csv_row(out.file, &row);
     return dti_output_close(&out);
 }
 
