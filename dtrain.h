@@ -40,19 +40,21 @@
    above it, and the doors.
 
      [S1]   Ground: configuration, errors, memory   [S7]  Losses
-     [S1.4] The doors to Part II                    [S8]  Nets: fusion, plan, running, a look inside
-     [S2]   Random numbers                          [S9]  Optimizers
-     [S3]   Tensors, named values, exact sums       [S10] Ranks: messages, all-reduces, threads
-     [S4]   Data: files, partitions, batches        [S11] Training: one epoch driver; synchronous
+     [S1.4] The doors to Part II                    [S8]  Nets: fusion, plan, building, running
+     [S2]   Random numbers                          [S9]  Optimizers, schedules
+     [S3]   Tensors, named values, exact sums       [S10] Ranks: messages, all-reduces by hand
+     [S4]   Data: sets, partitions, batches         [S11] Training: one epoch driver; synchronous
      [S5]   Kernels to read                               SGD, PSGD, Hogwild
      [S6]   Layers: each whole in its subsection
 
    Part II is the engine room; each room opens with what it is for.
 
-     [E1]  Lane kernels; Winograd's algorithm        [E5]  Doctor, profile, trace
-     [E2]  Cores, waiting, collectives in flight     [E6]  Files: outputs, JSON, parameters, CSV, data
+     [E1]  Lane kernels; Winograd's algorithm        [E5]  Doctor, profile, trace, a look inside
+     [E2]  Cores, waiting, collectives in flight;    [E6]  Files: outputs, JSON, parameters, CSV,
+           threads as ranks                                data; numbers as text
      [E3]  MPI                                       [E7]  Stroke font, synthetic digits
      [E4]  Failure: watcher, guardian, usher         [E8]  Charts
+                                                     [E9]  Checks: what is refused
 
    Where a new thing goes: a layer is one subsection of [S6], an optimizer one of [S9], an
    all-reduce a schedule of [S10.3] and its row, a way to train a method of [S11], a fusion of
@@ -61,7 +63,7 @@
    Define before including, everywhere alike (all are off by default)
      DTRAIN_IMPLEMENTATION   this C file holds the implementation
      DTRAIN_WITH_MPI         ranks as processes, [E3]; compile with mpicc
-     DTRAIN_WITH_THREADS     threads as ranks [S10.5], Hogwild [S11.5]; link with -pthread
+     DTRAIN_WITH_THREADS     threads as ranks [E2.5], Hogwild [S11.5]; link with -pthread
      DTRAIN_WITH_CHARTS      [E8]; needs stb_image_write.h
      DT_STATIC               every function static to the including file
      DT_API                  what stands before each declaration; default extern
@@ -266,87 +268,6 @@ DT_API const char *dt_err_name(dt_err code) {
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown";
 }
 
-/* printf writes a comma for the decimal point where a program has said setlocale(LC_ALL,
-   "de_DE.UTF-8"), and strtod then wants one: no JSON, and a row "0,5,0,25" of a CSV file that
-   nobody can read back. So whatever this file writes with a number in it goes through the three
-   functions here, and what it reads through dt_number_parse below.
-
-   Between the characters that printf may use for a number, whatever else stands is the locale's
-   decimal point. */
-static size_t dti_point(char *number, size_t n) { /* n: its length; returns the new one */
-    static const char known[] = " +-.0123456789abcdefinpxABCDEFINPX";
-    char *point = number + strspn(number, known);
-    const size_t wide = strcspn(point, known), behind = strlen(point);
-    if (wide == 0) return n;
-    *point = '.';
-    memmove(point + 1, point + wide, behind - wide + 1);
-    return n - wide + 1;
-}
-
-/* One conversion, such as "%8.3f", of the next argument. snprintf makes it; the type follows
-   from its last letters. */
-#define DTI_CONVERT(type) snprintf(at, room, one, va_arg(args, type))
-
-/* vsnprintf, with a point in every locale. It knows all conversions but %n and those of wide
-   characters. */
-DTI_LOCAL size_t dti_vprint(char *out, size_t size, const char *format, va_list args) {
-    size_t used = 0;
-    if (size) *out = '\0';
-    while (*format) {
-        char one[48], *at = used < size ? out + used : NULL;
-        size_t k = 0, plain = strcspn(format, "%"), room = used < size ? size - used : 0;
-        int n = 0;
-        if (plain) {
-            used += (size_t)snprintf(at, room, "%.*s", (int)plain, format);
-            format += plain;
-            continue;
-        }
-        do { /* the conversion, a number in place of each star; a precision below 0 is none */
-            const int star = *format == '*' ? va_arg(args, int) : 0;
-            if (*format != '*') one[k++] = *format;
-            else if (star < 0 && one[k - 1] == '.') --k;
-            else k += (size_t)snprintf(one + k, sizeof one - k, "%d", star);
-        } while ((k == 1 || !strchr("diouxXcspeEfFgGaA%", *format)) && *++format &&
-                 k < sizeof one - 12);
-        if (*format) ++format;
-        one[k] = '\0';
-        const char kind = one[k - 1], length = k > 1 ? one[k - 2] : ' ';
-        if (strchr("eEfFgGaA", kind)) {
-            n = length == 'L' ? DTI_CONVERT(long double) : DTI_CONVERT(double);
-            if (at && n > 0) n = (int)dti_point(at, (size_t)n);
-        } else if (kind == 's') n = DTI_CONVERT(const char *);
-        else if (kind == 'p') n = DTI_CONVERT(void *);
-        else if (kind == '%') n = snprintf(at, room, "%%");
-        else if (length == 'z') n = DTI_CONVERT(size_t);
-        else if (length == 'j') n = DTI_CONVERT(intmax_t);
-        else if (length == 't') n = DTI_CONVERT(ptrdiff_t);
-        else if (length == 'l') n = one[k - 3] == 'l' ? DTI_CONVERT(long long) : DTI_CONVERT(long);
-        else n = DTI_CONVERT(int);
-        used += n > 0 ? (size_t)n : 0;
-    }
-    return used;
-}
-#undef DTI_CONVERT
-
-DTI_LOCAL size_t dti_print(char *out, size_t size, const char *format, ...) DTI_PRINTF(3, 4);
-DTI_LOCAL size_t dti_print(char *out, size_t size, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    const size_t n = dti_vprint(out, size, format, args);
-    va_end(args);
-    return n;
-}
-
-DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
-    char text[sizeof dti_error_text]; /* the arguments may quote dt_error() itself */
-    va_list args;
-    va_start(args, format);
-    dti_vprint(text, sizeof text, format, args);
-    va_end(args);
-    memcpy(dti_error_text, text, sizeof text);
-    return code;
-}
-
 /* Leaves a public function, with the neutral value of its kind, where it was not given what it
    needs. */
 #define DTI_NEED(given, names, neutral) \
@@ -357,24 +278,7 @@ DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
         } \
     } while (0)
 
-/* strtod reads the number as this locale would write it; how that is, it shows with one half. */
-DT_API dt_err dt_number_parse(const char *text, double *value) {
-    DTI_NEED(text && value, "text and value", DT_EARG);
-    enum { MOST = 400 };
-    char half[16], local[8 * MOST], *end = local;
-    const size_t digits = strspn(text, "+-.0123456789eE");
-    const int point = snprintf(half, sizeof half, "%.1f", 0.5) - 2;
-    size_t n = 0;
-    for (size_t i = 0; i < digits && digits <= MOST; ++i)
-        if (text[i] == '.') for (int k = 1; k <= point; ++k) local[n++] = half[k];
-        else local[n++] = text[i];
-    local[n] = '\0';
-    const double read = strtod(local, &end);
-    if (n == 0 || text[digits] || *end || !(read <= DBL_MAX && read >= -DBL_MAX))
-        return dt_fail(DT_EARG, "\"%.40s\" is not a number such as 0.01", text);
-    *value = read;
-    return DT_OK;
-}
+/* [E6.6] writes and reads numbers in text: dt_fail and dt_number_parse are there. */
 
 /* An enum's value: one of 0..count-1. */
 static dt_err dti_check_enum(const char *who, const char *what, unsigned value, unsigned count) {
@@ -451,8 +355,9 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
 /* ==== [S1.4] The doors ==================================================== */
 
 /* This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
-   bottom, and uses what stands above. Part II, rooms E1 to E8, is the engine: how the kernels
-   are made fast, how ranks wait, fail and are found, how files and charts are drawn. What Part I
+   bottom, and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels
+   are made fast, how ranks wait, fail and are found, how files and charts are written, what is
+   refused. What Part I
    asks of Part II, and one room of a later one, stands here, a line each. These are the only
    forward declarations of the file; a test holds the rest to its order. */
 #ifdef DTI_IMPLEMENT
@@ -613,18 +518,6 @@ static void dti_beats_start(dt_comm *c);  /* several hosts: they hear from each 
 DT_API void dt_trace(dt_comm *comm, const char *name, double start, double end);
 static void dti_trace_add(dt_comm *c, const char *name, double start, double end);
 
-/* ---- E5, what is refused before training begins, in a sentence: a setting that cannot be meant; a
-   last step of too few images; layers that look at a batch which no rank has; ranks whose data or
-   settings differ. */
-typedef struct dt_optimizer dt_optimizer;
-typedef struct dt_train_desc dt_train_desc;
-static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
-                              const dt_train_desc *d);
-static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks);
-static dt_err dti_check_alone(const char *who, const dt_net *net, int workers);
-static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
-                              const dt_train_desc *d);
-
 /* ---- E6, files. An output is written beside its place, and takes it when it is whole. */
 enum { DTI_PATH_MAX = 1024 };
 typedef struct dti_output {
@@ -639,6 +532,9 @@ static dt_err dti_output_open(dti_output *o, const char *path);
 static dt_err dti_output_close(dti_output *o);
 static void dti_output_drop(dti_output *o);
 static size_t dti_utf8_bytes(const char *s, size_t left); /* of the character at s; 0: none */
+/* snprintf and vsnprintf, with a decimal point in every locale; the length that is wanted */
+DTI_LOCAL size_t dti_print(char *out, size_t size, const char *format, ...) DTI_PRINTF(3, 4);
+DTI_LOCAL size_t dti_vprint(char *out, size_t size, const char *format, va_list args);
 static void dti_json_quote(char *out, const char *text);
 /* where a file of a data set is, also by its other spelling; what a folder holds, in words */
 static bool dti_data_path(char *path, size_t size, const char *folder, const char *file,
@@ -648,6 +544,49 @@ static dt_err dti_cifar_count(const char *path, uint32_t *records);
 
 /* ---- E7, drawn digits, for machines without any data set; the same on every machine */
 static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part);
+
+/* ---- E9, checks: DT_OK, or an error whose sentence says what was given and what is wanted. who:
+   the name with which that sentence begins. */
+typedef struct dt_augment dt_augment;
+typedef struct dt_batch dt_batch;
+typedef struct dt_batches_desc dt_batches_desc;
+typedef struct dt_build_desc dt_build_desc;
+typedef struct dt_optimizer dt_optimizer;
+typedef struct dt_schedule dt_schedule;
+typedef struct dt_train_desc dt_train_desc;
+typedef struct dti_layer dti_layer;
+typedef struct dti_list dti_list;
+static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O, int K, int S,
+                             int p);
+static dt_err dti_pool_check(const char *who, int N, int C, int H, int W, int K, int S);
+static dt_err dti_linear_check(const char *who, int N, int I, int O);
+static dt_err dti_size_check(const dti_layer *l); /* what a class's shape may not leave behind */
+static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name);
+/* can it be used, also one that a program has put together itself? */
+static dt_err dti_check_dataset(const char *who, const dt_dataset *d);
+static dt_err dti_check_augment(const dt_augment *a, int channels, int height, int width);
+static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank,
+                                int size);
+static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc);
+/* images of that shape, one mean and deviation a channel */
+static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height,
+                               int width, const float *mean, const float *std);
+static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch);
+/* do layers that compute over a scope of images [S6.1] have the fewest that they need? */
+static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets);
+/* the error of a loss that is no number; it names the parameter where the fault lies with one */
+static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss);
+static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay);
+static dt_err dti_schedule_check(const dt_schedule *first);
+static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
+                              const dt_train_desc *d);
+/* can the net be trained on every step of an epoch of `count` samples, also the smaller last one? */
+static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks);
+/* where each worker takes steps of its own: no layer that looks at the global batch */
+static dt_err dti_check_alone(const char *who, const dt_net *net, int workers);
+/* what must be alike on every rank, and a broadcast of the values cannot mend: data and settings */
+static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
+                              const dt_train_desc *d);
 #endif
 
 /* ==== [S2] Random numbers ================================================= */
@@ -802,6 +741,10 @@ DTI_INLINE uint64_t dti_hash_numbers(const void *numbers, size_t n, size_t each,
     h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdu;
     h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53u;
     return h ^ (h >> 33);
+}
+
+static uint64_t dti_hash_floats(const float *x, size_t n) {
+    return dti_hash_numbers(x, n * sizeof *x, sizeof *x, 0);
 }
 
 DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start) {
@@ -1071,28 +1014,6 @@ DTI_LOCAL size_t dti_image_bytes(const dt_dataset *d) {
     return dti_times((size_t)d->channels, dti_times((size_t)d->height, (size_t)d->width));
 }
 
-/* Sets the sizes, and allocates pixels, labels, mean and std in one block. */
-static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int channels, int height, int width,
-                                int classes) {
-    d->count = count;
-    d->channels = channels;
-    d->height = height;
-    d->width = width;
-    d->classes = classes;
-    const size_t pixels = dti_round_up(dti_times(count, dti_image_bytes(d)), 64),
-                 labels = dti_round_up(count, 64), scale = 2 * (size_t)channels * sizeof(float);
-    if (pixels > SIZE_MAX / 2)
-        return dt_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height,
-                       width);
-    uint8_t *block = dti_alloc(pixels + labels + scale);
-    if (!block) return DT_ENOMEM;
-    d->block = d->pixels = block;
-    d->labels = block + pixels;
-    d->mean = (float *)(void *)(block + pixels + labels);
-    d->std = d->mean + channels;
-    return DT_OK;
-}
-
 /* Integer sums, so mean and std do not depend on the order of addition. */
 static void dti_measure_bytes(const dt_dataset *d, int c, double *mean, double *variance) {
     const size_t plane = (size_t)d->height * (size_t)d->width;
@@ -1142,95 +1063,6 @@ static void dti_dataset_hash(dt_dataset *d) {
     if (d->targets) d->hash = dti_hash_numbers(d->targets, 4 * wanted, 4, d->hash);
 }
 
-/* A dataset that can be used: also one that a program has put together itself. */
-static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
-    if (!d) return dt_fail(DT_EARG, "%s: the dataset must not be NULL", who);
-    if (!(d->pixels || d->values) || !(d->labels || d->targets) || d->count == 0)
-        return dt_fail(DT_EARG, "%s: the dataset is empty", who);
-    if ((d->pixels && d->values) || (d->labels && d->targets) || !d->mean != !d->std)
-        return dt_fail(DT_EARG,
-                       "%s: of pixels and values, and of labels and targets, a dataset has one; of "
-                       "mean and std both or none", who);
-    if (d->channels < 1 || d->height < 1 || d->width < 1)
-        return dt_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs channels, and pixels", who,
-                       d->channels, d->height, d->width);
-    if (d->targets && d->target_width < 1)
-        return dt_fail(DT_ESHAPE, "%s: rows of %d targets; at least 1", who, d->target_width);
-    const size_t row = dti_plus(dti_image_bytes(d), d->targets ? (size_t)d->target_width : 0);
-    if (dti_times(d->count, row) > SIZE_MAX / 8)
-        return dt_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold",
-                       who, (unsigned)d->count, d->channels, d->height, d->width);
-    return DT_OK;
-}
-
-static dt_err dti_check_floats(const char *what, const float *x, uint32_t rows, size_t width) {
-    for (size_t i = 0; x && i < rows * width; ++i)
-        if (!(fabsf(x[i]) <= FLT_MAX))
-            return dt_fail(DT_EDATA, "a dataset: %s %zu of sample %zu is %g, not a number to learn "
-                                     "from", what, i % width, i / width, (double)x[i]);
-    return DT_OK;
-}
-
-DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *a) {
-    DTI_NEED(d, "d", DT_EARG);
-    memset(d, 0, sizeof *d);
-    DTI_NEED(a, "arrays", DT_EARG);
-    dt_dataset own = { .count = a->count,
-                       .channels = a->channels,
-                       .height = a->height ? a->height : 1,
-                       .width = a->width ? a->width : 1,
-                       .classes = a->labels ? a->classes : a->target_width,
-                       .pixels = (uint8_t *)a->pixels, /* read, never written: nor the others */
-                       .values = (float *)a->values,
-                       .labels = (uint8_t *)a->labels,
-                       .targets = (float *)a->targets,
-                       .target_width = a->targets ? a->target_width : 0,
-                       .mean = (float *)a->mean,
-                       .std = (float *)a->std };
-    DT_TRY(dti_check_dataset("a dataset", &own));
-    if (a->labels && (a->classes < 1 || a->classes > 256))
-        return dt_fail(DT_EARG, "a dataset: %d classes, outside of 1 to 256", a->classes);
-    for (uint32_t n = 0; a->labels && n < a->count; ++n)
-        if (a->labels[n] >= a->classes)
-            return dt_fail(DT_EDATA, "a dataset: sample %u has label %u, but there are %d classes",
-                           (unsigned)n, a->labels[n], a->classes);
-    const size_t row = dti_image_bytes(&own), channels = (size_t)own.channels;
-    DT_TRY(dti_check_floats("value", a->values, a->count, row));
-    DT_TRY(dti_check_floats("target", a->targets, a->count, (size_t)own.target_width));
-    if (!a->unscaled) {
-        if (!(own.block = dti_alloc_many(2 * channels, sizeof(float)))) return DT_ENOMEM;
-        own.mean = own.block;
-        own.std = own.mean + channels;
-        if (!a->mean) dti_dataset_measure(&own);
-        for (size_t c = 0; a->mean && c < channels; ++c)
-            own.mean[c] = a->mean[c], own.std[c] = a->std[c];
-    }
-    snprintf(own.name, sizeof own.name, "%.31s", a->name ? a->name : "arrays");
-    snprintf(own.source, sizeof own.source, "the program's own arrays");
-    dti_dataset_hash(&own);
-    *d = own;
-    return DT_OK;
-}
-
-DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first,
-                              uint32_t count) {
-    DTI_NEED(view, "view", DT_EARG);
-    DT_TRY(dti_check_dataset("a view", of));
-    if (count == 0 || first >= of->count || count > of->count - first)
-        return dt_fail(DT_EARG,
-                       "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
-                       count, first, of->name, of->count);
-    dt_dataset v = *of;
-    if (v.pixels) v.pixels += (size_t)first * dti_image_bytes(of);
-    if (v.values) v.values += (size_t)first * dti_image_bytes(of);
-    if (v.labels) v.labels += first;
-    if (v.targets) v.targets += (size_t)first * (size_t)of->target_width;
-    v.count = count;
-    v.block = NULL;
-    dti_dataset_hash(&v);
-    *view = v;
-    return DT_OK;
-}
 #endif
 
 /* ==== [S4.2] IDX and CIFAR-10 ============================================= */
@@ -1355,59 +1187,6 @@ DT_API const dt_dataset_kind *dt_dataset_known(int i) {
     return i >= 0 && i < DTI_DATA_CLASSES ? &dti_data_classes[i].kind : NULL;
 }
 
-typedef struct dti_search {
-    char folder[DTI_PATH_MAX]; /* where the files are */
-    char zipped[DTI_PATH_MAX]; /* a folder that has them with gzip only, for the error text */
-    bool found;
-} dti_search;
-
-static bool dti_any_file(const char *const *files, const char *folder, const char *suffix) {
-    char path[DTI_PATH_MAX + 64];
-    for (; *files; ++files)
-        if (dti_data_path(path, sizeof path, folder, *files, suffix)) return true;
-    return false;
-}
-
-static bool dti_search_folder(dti_search *s, const dti_data_class *set, const char *root,
-                              const char *sub) {
-    char folder[DTI_PATH_MAX];
-    const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
-    if (n < 0 || (size_t)n >= sizeof folder) return false;
-    if (!dti_any_file(set->files, folder, "")) {
-        if (!s->zipped[0] && dti_any_file(set->files, folder, ".gz"))
-            memcpy(s->zipped, folder, sizeof folder);
-        return false;
-    }
-    memcpy(s->folder, folder, sizeof folder);
-    return s->found = true;
-}
-
-static void dti_search_set(dti_search *s, const dti_data_class *set, const char *given,
-                           bool elsewhere) {
-    for (int i = 0; given && i < 3 && set->folders[i]; ++i)
-        if (dti_search_folder(s, set, given, set->folders[i])) return;
-    if (given && (!set->owns || set->owns(given)) && dti_search_folder(s, set, given, "")) return;
-    for (int i = 0; elsewhere && i < 3 && set->folders[i]; ++i)
-        if (dti_search_folder(s, set, "data", set->folders[i])) return;
-}
-
-static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
-                              const char *given, bool elsewhere) {
-    char held[160], advice[160];
-    snprintf(advice, sizeof advice,
-             "run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->folders[0],
-             set->files[0]);
-    if (s->zipped[0])
-        return dt_fail(DT_EIO,
-                       "%s is only there as gzip files in %.128s: unpack them with gunzip, "
-                       "or run \"make data\"",
-                       names, s->zipped);
-    if (!given) return dt_fail(DT_EIO, "no %s in ./data: %s", names, advice);
-    dti_describe_folder(given, held, sizeof held);
-    return dt_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held,
-                   elsewhere ? " nor in ./data" : "", advice);
-}
-
 /* One part of a set, called and scaled as its row says. */
 static dt_err dti_load_part(dt_dataset *d, const dti_data_class *set, const char *folder,
                             int part) {
@@ -1438,43 +1217,6 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const dti_data_c
     return err;
 }
 
-/* Option names of all sets, or names of those that "auto" looks for: "mnist, fashion and more". */
-static void dti_list_sets(char *text, size_t size, bool looked_for, const char *and) {
-    const char *words[DTI_DATA_CLASSES];
-    size_t n = 0, used = 0;
-    for (int i = 0; i < DTI_DATA_CLASSES; ++i) {
-        const dti_data_class *set = &dti_data_classes[i];
-        if (!looked_for) words[n++] = set->kind.option;
-        else if (set->automatic && set->files) words[n++] = set->kind.name;
-    }
-    *text = '\0';
-    for (size_t i = 0; i < n && used < size; ++i)
-        used += (size_t)snprintf(text + used, size - used, "%s%s",
-                                 i == 0 ? "" : i + 1 < n ? ", " : and, words[i]);
-}
-
-DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which) {
-    dti_search search = { .found = false };
-    char names[256];
-    if (train) memset(train, 0, sizeof *train);
-    if (test) memset(test, 0, sizeof *test);
-    const bool any = !which || strcmp(which, "auto") == 0;
-    const char *given = getenv("DTRAIN_DATA");
-    if (given && !*given) given = NULL;
-    for (int i = 0; i < DTI_DATA_CLASSES; ++i) {
-        const dti_data_class *set = &dti_data_classes[i];
-        const bool drawn = !set->files;
-        const bool asked_for = any ? set->automatic && !(drawn && given)
-                                   : strcmp(which, set->kind.option) == 0;
-        if (!asked_for) continue;
-        if (!drawn) dti_search_set(&search, set, given, !any || !given);
-        if (drawn || search.found) return dti_load_set(train, test, set, search.folder);
-        if (!any) return dti_set_missing(&search, set, set->kind.name, given, true);
-    }
-    dti_list_sets(names, sizeof names, any, any ? " or " : " and ");
-    if (any) return dti_set_missing(&search, &dti_data_classes[0], names, given, false);
-    return dt_fail(DT_EARG, "no dataset is named \"%.64s\": auto, %s are", which, names);
-}
 #endif
 
 /* ==== [S4.4] Partition and sampler ======================================== */
@@ -1673,59 +1415,6 @@ DT_API void dt_batches_free(dt_batches *it);
 
 #ifdef DTI_IMPLEMENT
 enum { DTI_AUGMENT_SIDE = 2048 };
-
-static dt_err dti_check_augment(const dt_augment *a, int channels, int height, int width) {
-    if (!a) return DT_OK;
-    const struct { const char *name; float value, most; } bounds[] = {
-        { "flip", a->flip, 1.0f },
-        { "rotate", a->rotate, 180.0f },
-        { "shear", a->shear, 45.0f },
-        { "brightness", a->brightness, 1.0f },
-        { "contrast", a->contrast, 1.0f },
-        { "saturation", a->saturation, 1.0f },
-    };
-    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; ++i)
-        if (!(bounds[i].value >= 0.0f && bounds[i].value <= bounds[i].most))
-            return dt_fail(DT_EARG, "augment: %s is %g, outside of 0 to %g", bounds[i].name,
-                           (double)bounds[i].value, (double)bounds[i].most);
-    const bool scales = a->scale_low != 0.0f || a->scale_high != 0.0f;
-    if (scales &&
-        !(a->scale_low >= 0.25f && a->scale_high <= 4.0f && a->scale_low <= a->scale_high))
-        return dt_fail(DT_EARG, "augment: scale from %g to %g; needs 0.25 <= low <= high <= 4",
-                       (double)a->scale_low, (double)a->scale_high);
-    if (height > DTI_AUGMENT_SIDE || width > DTI_AUGMENT_SIDE)
-        return dt_fail(DT_ESHAPE, "augment: images of %d x %d pixels; at most %d a side", height,
-                       width, DTI_AUGMENT_SIDE);
-    if ((a->contrast > 0.0f || a->saturation > 0.0f) && channels != 1 && channels != 3)
-        return dt_fail(DT_ESHAPE,
-                       "augment: contrast and saturation need grey or three colours, not %d "
-                       "channels",
-                       channels);
-    return DT_OK;
-}
-
-static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank,
-                                int size) {
-    DT_TRY(dti_check_dataset("batches", data));
-    if (desc->augment && !data->pixels)
-        return dt_fail(DT_EARG, "batches: augment is for images of bytes, these are floats");
-    DT_TRY(dti_check_augment(desc->augment, data->channels, data->height, data->width));
-    if (size < 1 || rank < 0 || rank >= size)
-        return dt_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
-    if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
-        return dt_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)",
-                       desc->global_batch, desc->per_rank_batch);
-    if (desc->per_rank_batch > UINT32_MAX / (uint32_t)size)
-        return dt_fail(DT_EARG, "batches: %u images for each of %d ranks are too many",
-                       desc->per_rank_batch, size);
-    if (!desc->subset) return DT_OK;
-    if (desc->subset_count == 0) return dt_fail(DT_EARG, "batches: the subset is empty");
-    for (uint32_t i = 0; i < desc->subset_count; ++i)
-        if (desc->subset[i] >= data->count)
-            return dt_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i,
-                           desc->subset[i], data->count);
-    return DT_OK;
-}
 
 DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc) {
     DTI_NEED(it, "it", DT_EARG);
@@ -1932,26 +1621,6 @@ DTI_INLINE size_t dti_at(int i, int n1, int j, int n2, int k, int n3, int l) {
     return (((size_t)i * (size_t)n1 + (size_t)j) * (size_t)n2 + (size_t)k) * (size_t)n3 + (size_t)l;
 }
 
-/* Whether a tensor of that shape, sizes all positive, has more bytes than there are addresses. */
-static bool dti_too_many(int a, int b, int c, int d)
-{
-    return dti_times(dti_times((size_t)a, (size_t)b), dti_times((size_t)c, (size_t)d)) > SIZE_MAX / 2 / sizeof(float);
-}
-
-static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O, int K, int S, int p)
-{
-    if (N < 1 || C < 1 || H < 1 || W < 1 || O < 1 || K < 1 || S < 1 || p < 0)
-        return dt_fail(DT_ESHAPE, "%s: sizes N=%d C=%d H=%d W=%d O=%d K=%d S=%d must be positive, padding %d must not be negative",
-                       who, N, C, H, W, O, K, S, p);
-    if (dti_too_many(N, C, H, W) || dti_too_many(O, C, K, K) || p > (INT_MAX - (H > W ? H : W)) / 2)
-        return dt_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d O=%d K=%d padding %d make more numbers than can be counted", who, N, C, H, W, O, K, p);
-    if (H + 2 * p < K || W + 2 * p < K)
-        return dt_fail(DT_ESHAPE, "%s: a %dx%d image with padding %d has no room for a %dx%d kernel", who, H, W, p, K, K);
-    if (dti_too_many(N, O, (H + 2 * p - K) / S + 1, (W + 2 * p - K) / S + 1))
-        return dt_fail(DT_ESHAPE, "%s: N=%d O=%d H=%d W=%d padding %d make more outputs than can be counted", who, N, O, H, W, p);
-    return DT_OK;
-}
-
 DT_API dt_err dt_conv2d_naive(float *y, const float *x, const float *w, const float *b,
                               int N, int C, int H, int W, int O, int K, int S, int p)
 {
@@ -2061,14 +1730,6 @@ static size_t dti_window_maximum(const float *corner, int W, int K)
     return best;
 }
 
-static dt_err dti_pool_check(const char *who, int N, int C, int H, int W, int K, int S)
-{
-    if (N < 1 || C < 1 || H < 1 || W < 1 || K < 1 || S < 1 || K > H || K > W)
-        return dt_fail(DT_ESHAPE, "%s: no %dx%d window with stride %d in N=%d C=%d H=%d W=%d", who, K, K, S, N, C, H, W);
-    if (dti_too_many(N, C, H, W)) return dt_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d make more numbers than can be counted", who, N, C, H, W);
-    return DT_OK;
-}
-
 DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, int W, int K, int S)
 {
     DTI_NEED(y && x, "y and x", DT_EARG);
@@ -2094,14 +1755,6 @@ DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const floa
         const size_t corner = (m * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S);
         dx[corner + dti_window_maximum(x + corner, W, K)] += *dy++;         /* y = max(x)  =>  dx[argmax] += dy */
     }
-    return DT_OK;
-}
-
-static dt_err dti_linear_check(const char *who, int N, int I, int O)
-{
-    if (N < 1 || I < 1 || O < 1) return dt_fail(DT_ESHAPE, "%s: sizes N=%d I=%d O=%d must be positive", who, N, I, O);
-    if (dti_too_many(N, I, 1, 1) || dti_too_many(N, O, 1, 1) || dti_too_many(I, O, 1, 1))
-        return dt_fail(DT_ESHAPE, "%s: N=%d I=%d O=%d make more numbers than can be counted", who, N, I, O);
     return DT_OK;
 }
 
@@ -2365,34 +2018,6 @@ static void dti_pass_fails(const dti_pass *run, dt_err code) {
 static bool dti_fits_image(const int shape[3]) {
     return dti_times(dti_times((size_t)shape[0], (size_t)shape[1]), (size_t)shape[2]) <=
            DTI_MAX_IMAGE;
-}
-
-/* What a class's shape may not leave behind. */
-static dt_err dti_size_check(const dti_layer *l) {
-    if (!dti_fits_image(l->out))
-        return dt_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
-                       l->class->name, l->name, l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
-    for (int i = 0; i < l->slots; ++i)
-        if (dt_tensor_count(&l->slot[i].shape) == 0)
-            return dt_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses",
-                           l->class->name, l->name);
-    return DT_OK;
-}
-
-static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
-    if (!*name || strlen(name) >= DTI_NAME)
-        return dt_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
-    /* names stand in files and sentences */
-    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) {
-        n = dti_utf8_bytes(name + i, left);
-        if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
-        return dt_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i,
-                       (unsigned char)name[i], n ? "a control character" : "not UTF-8");
-    }
-    for (int i = 0; i < list->layers; ++i)
-        if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
-            return dt_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
-    return DT_OK;
 }
 
 static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name,
@@ -3823,9 +3448,18 @@ DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
 /* one line a layer: name, shape, parameters, flop */
 DT_API void dt_net_summary(const dt_net *net, char *text, size_t size);
 
+/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer
+   tells layer i's name, and what it took since then. i counts layers as built; a layer that is done by the
+   one before it takes 0. */
+DT_API dt_err dt_net_profile(dt_net *net, bool on);
+DT_API int dt_net_layers(const dt_net *net);
+DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,
+                                double *backward_seconds);
+
 /* mean loss of a sample; 0 for none */
 DT_API double dt_score_loss(const dt_score *score);
 /* fraction of samples that are right; 0 for none */
+
 DT_API double dt_score_accuracy(const dt_score *score);
 DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 #endif
@@ -4349,32 +3983,6 @@ static void dti_initialise(dt_net *net) {
     }
 }
 
-static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
-    if (net->list.error != DT_OK) return dt_fail(net->list.error, "%s", net->list.error_text);
-    if (net->list.closed) return dt_fail(DT_EARG, "net: built already");
-    if (!desc) return dt_fail(DT_EARG, "dt_net_build: desc must not be NULL");
-    if (desc->batch < 1 || desc->batch > 1 << 20)
-        return dt_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
-    if (desc->unit != 0.0f) DT_TRY(dti_check_unit("net", desc->unit));
-    DT_TRY(dti_check_enum("net", "loss", desc->loss, DT_LOSSES));
-    if (net->list.layers == 0) return dt_fail(DT_EARG, "net: it has no layers");
-    const int *out = dti_tensor_shape(&net->list, net->list.layers);
-    if (out[1] != 1 || out[2] != 1)
-        return dt_fail(DT_ESHAPE,
-                       "net: the last layer gives %d x %d x %d; it must give one number a class "
-                       "(end in dt_linear)",
-                       out[0], out[1], out[2]);
-    for (int i = 1; i < net->list.layers; ++i) {
-        bool read = false;
-        for (int k = i; k < net->list.layers; ++k)
-            read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
-        if (!read)
-            return dt_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes",
-                           net->list.layer[i - 1].name, i - 1);
-    }
-    return DT_OK;
-}
-
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     if (!net) return dt_fail(DT_ENOMEM, "net: no memory for the net itself");
     DT_TRY(dti_build_check(net, desc));
@@ -4438,54 +4046,6 @@ DT_API void dt_net_training(dt_net *net, bool training) {
     DTI_NEED(net, "net", );
     if (net->training != training) net->masked = false;
     net->training = training;
-}
-
-/* Images of that shape, one mean and deviation a channel. */
-static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height,
-                               int width, const float *mean, const float *std) {
-    const int *in = dti_image_shape(net);
-    if (channels != in[0] || height != in[1] || width != in[2])
-        return dt_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
-                       channels, height, width, in[0], in[1], in[2]);
-    for (int c = 0; mean && c < channels; ++c)
-        if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
-            return dt_fail(DT_EARG,
-                           "%s: channel %d has the mean %g and the standard deviation %g; needs "
-                           "numbers, the second above 0",
-                           name, c, (double)mean[c], (double)std[c]);
-    return DT_OK;
-}
-
-static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
-    const int *in = dti_image_shape(net);
-    const bool told = batch->channels || batch->height || batch->width;
-    if (batch->count && !((batch->pixels || batch->values) && batch->index))
-        return dt_fail(DT_EARG,
-                       "net: of a batch of %u samples, pixels or values, and index must not be NULL",
-                       (unsigned)batch->count);
-    if ((batch->pixels && batch->values) || !batch->mean != !batch->std)
-        return dt_fail(DT_EARG, "net: of pixels and values a batch has one, of mean and std both or "
-                                "none");
-    if (batch->targets && batch->target_width != net->classes)
-        return dt_fail(DT_ESHAPE, "net: rows of %d targets, the net has %d outputs",
-                       batch->target_width, net->classes);
-    if (batch->count > (uint32_t)net->max_groups * DT_LANES)
-        return dt_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count,
-                       net->max_groups * DT_LANES);
-    if (batch->global_count < batch->count || batch->global_count < 1)
-        return dt_fail(DT_EARG, "net: %u samples here but %u in the global batch",
-                       (unsigned)batch->count, (unsigned)batch->global_count);
-    for (uint32_t i = 0; i < batch->count; ++i)
-        if (batch->rows && batch->index[i] >= batch->rows)
-            return dt_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i,
-                           (unsigned)batch->index[i], (unsigned)batch->rows);
-    if (batch->count == 0) return DT_OK;
-    if (batch->augment && !(batch->room && batch->pixels))
-        return dt_fail(DT_EARG, "net: a batch with augment needs pixels, and room for 16 images");
-    DT_TRY(dti_check_augment(batch->augment, in[0], in[1], in[2]));
-    return dti_check_images(net, "the batch", told ? batch->channels : in[0],
-                            told ? batch->height : in[1], told ? batch->width : in[2], batch->mean,
-                            batch->std);
 }
 
 static dt_err dti_load_label(dt_net *net, uint32_t i) {
@@ -4559,17 +4119,6 @@ static dti_pass dti_pass_of(const dt_net *net, dt_err *error) {
                         .error = error };
 }
 
-/* The error of a loss that is no number: with the first parameter that is none, where the fault lies with one. */
-static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
-    for (int i = 0; i < net->params; ++i)
-        for (size_t k = 0; k < dt_tensor_count(&net->param[i].value); ++k)
-            if (!(fabsf(net->param[i].value.data[k]) <= FLT_MAX))
-                return dt_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g",
-                               (unsigned)sample, (double)loss, net->param[i].name, k,
-                               (double)net->param[i].value.data[k]);
-    return dt_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
-}
-
 static dti_wanted dti_wanted_of(const dt_net *net, int g) {
     const uint32_t left = net->batch.count - (uint32_t)g * DT_LANES;
     return (dti_wanted){
@@ -4608,23 +4157,6 @@ DT_API void dt_net_on_sums(dt_net *net, dt_sum_fn *fn, void *user) {
     DTI_NEED(net, "net", );
     net->on_sums = fn;
     net->on_sums_user = user;
-}
-
-/* A layer that computes over a scope of images may need some fewest of them. meets: ranks add up
-   what is over the batch. */
-static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets) {
-    static const char *const scopes[] = { "image", "lane group", "rank", "batch" };
-    const uint32_t over[DTI_SCOPES] = { 1, images ? (images - 1) % DT_LANES + 1 : 0, images,
-                                       meets ? global : images };
-    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
-        if (over[op->scope] && over[op->scope] < op->fewest)
-            return dt_fail(DT_ESHAPE,
-                           "%s \"%s\": %u of %u images, on a %d x %d map, are the only ones of a "
-                           "%s; it needs %u of them in training",
-                           op->layer->class->name, op->layer->name, (unsigned)over[op->scope],
-                           (unsigned)global, op->in[1], op->in[2], scopes[op->scope],
-                           (unsigned)op->fewest);
-    return DT_OK;
 }
 
 /* Before a training pass: no share of a statistic has been given. */
@@ -4897,154 +4429,6 @@ DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits) {
             dz[k * DT_LANES] = i < net->batch.count ? dlogits[i * K + k] : 0.0f;
     }
     return dti_backward(net);
-}
-#endif
-
-/* ==== [S8.6] Looking inside =============================================== */
-#ifdef DTI_DECLARE
-/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer
-   tells layer i's name, and what it took since then. i counts layers as built; a layer that is done by the
-   one before it takes 0. */
-DT_API dt_err dt_net_profile(dt_net *net, bool on);
-DT_API int dt_net_layers(const dt_net *net);
-DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,
-                                double *backward_seconds);
-#endif
-
-#ifdef DTI_IMPLEMENT
-DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
-DT_API float *dt_net_values(dt_net *net) {
-    return dti_ready(__func__, net) == DT_OK ? net->values : NULL;
-}
-DT_API float *dt_net_gradients(dt_net *net) {
-    return dti_ready(__func__, net) == DT_OK ? net->grad : NULL;
-}
-DT_API int dt_net_param_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->params; }
-DT_API int dt_net_classes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->classes; }
-DT_API size_t dt_net_bytes(const dt_net *net) {
-    DTI_NEED(net, "net", 0);
-    return net->bytes + sizeof *net;
-}
-DT_API dt_score dt_net_score(const dt_net *net) {
-    DTI_NEED(net, "net", ((dt_score) { 0, 0, 0 }));
-    return net->score;
-}
-DT_API int dt_net_layers(const dt_net *net) { DTI_NEED(net, "net", 0); return net->list.layers; }
-
-static uint64_t dti_hash_floats(const float *x, size_t n) {
-    return dti_hash_numbers(x, n * sizeof *x, sizeof *x, 0);
-}
-
-DT_API uint64_t dt_net_hash(const dt_net *net) {
-    return dti_ready(__func__, net) == DT_OK ? dti_hash_floats(net->values, net->count) : 0;
-}
-
-DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
-    DTI_NEED(net, "net", NULL);
-    return i >= 0 && i < net->params
-               ? &net->param[i]
-               : (dt_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
-}
-
-DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
-    DTI_NEED(net && name, "net and name", NULL);
-    for (int i = 0; i < net->params; ++i)
-        if (strcmp(net->param[i].name, name) == 0) return &net->param[i];
-    return dt_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
-}
-
-static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
-    const float *group = rows + (size_t)(i / DT_LANES) * stride;
-    for (int k = 0; k < net->classes; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
-}
-
-static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
-    DT_TRY(dti_ready(who, net));
-    if (!net->forwarded) return dt_fail(DT_EARG, "%s: dt_forward comes first", who);
-    if (i < 0 || (uint32_t)i >= net->batch.count)
-        return dt_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i,
-                       (unsigned)net->batch.count);
-    return out ? DT_OK : dt_fail(DT_EARG, "%s: out must not be NULL", who);
-}
-
-DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out) {
-    DT_TRY(dti_check_lane(__func__, net, i, out));
-    const dti_lanes logits = net->tensor[net->op[net->ops - 1].made].value;
-    dti_lane_out(net, logits.at, logits.stride, i, out);
-    return DT_OK;
-}
-
-DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
-    DT_TRY(dti_check_lane(__func__, net, i, out));
-    if (!net->loss->probabilities)
-        return dt_fail(DT_EARG, "%s: %s knows no probabilities", __func__, net->loss->name);
-    dti_lane_out(net, net->logp, (size_t)net->classes * DT_LANES, i, out);
-    return DT_OK;
-}
-
-static double dti_layer_macs(const dti_layer *l) {
-    return l->class->macs ? l->class->macs(l) : 0.0;
-}
-
-/* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a multiply-add each. */
-DT_API double dt_net_flops(const dt_net *net) {
-    DTI_NEED(net, "net", 0.0);
-    double flops = 0.0;
-    for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l)
-        flops += 2.0 * dti_layer_macs(l) * (net->tensor[l->x].learns ? 3.0 : 2.0);
-    return flops;
-}
-
-DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
-    size_t used = 0;
-    DTI_NEED(text || size == 0, "text", );
-    if (size) text[0] = '\0';
-    DTI_NEED(net, "net", );
-    for (int i = 0; i < net->list.layers && used < size; ++i) {
-        const dti_layer *l = &net->list.layer[i];
-        used += dti_print(
-            text + used, size - used,
-            "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
-            l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params,
-            dti_layer_macs(l));
-    }
-}
-
-DT_API dt_err dt_net_profile(dt_net *net, bool on) {
-    DT_TRY(dti_ready(__func__, net));
-    dti_release(net->layer_seconds);
-    net->layer_seconds = NULL;
-    if (on && !(net->layer_seconds = dti_alloc_many((size_t)net->list.layers * 2, sizeof(double))))
-        return DT_ENOMEM;
-    return DT_OK;
-}
-
-DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,
-                                double *backward_seconds) {
-    DTI_NEED(net, "net", NULL);
-    if (i < 0 || i >= net->list.layers)
-        return dt_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
-    if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
-    if (backward_seconds)
-        *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
-    return net->list.layer[i].name;
-}
-
-DT_API double dt_score_loss(const dt_score *score) {
-    DTI_NEED(score, "score", 0.0);
-    return score->count ? (double)score->loss_fixed * 0x1p-24 / (double)score->count : 0.0;
-}
-
-DT_API double dt_score_accuracy(const dt_score *score) {
-    DTI_NEED(score, "score", 0.0);
-    return score->count ? (double)score->correct / (double)score->count : 0.0;
-}
-
-DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
-    DTI_NEED(sum && more, "sum and more", );
-    sum->loss_fixed += more->loss_fixed;
-    sum->correct += more->correct;
-    sum->count += more->count;
 }
 #endif
 
@@ -5385,15 +4769,6 @@ static const dti_optimizer_class dti_adam_class = {
     .name = "adam", .states = 2, .begin = dti_adam_begin, .change = dti_adam_change
 };
 
-static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay) {
-    if (beta1 >= 0.0f && beta1 < 1.0f && beta2 >= 0.0f && beta2 < 1.0f && eps > 0.0f &&
-        dti_not_negative(decay))
-        return true;
-    dt_fail(DT_EARG, "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > "
-            "0, weight decay >= 0", who, (double)beta1, (double)beta2, (double)eps, (double)decay);
-    return false;
-}
-
 static dt_optimizer *dti_adam_new(dt_net *net, const dti_optimizer_class *class,
                                   const dt_adam_desc *d) {
     if (!dti_betas_meant(class->name, d->beta1, d->beta2, d->eps, d->weight_decay)) return NULL;
@@ -5664,27 +5039,6 @@ static const dti_curve_class dti_curves[] = { { dti_constant_at, false, false },
                                               { dti_steps_at, false, true },
                                               { dti_cosine_at, true, false } };
 
-static dt_err dti_schedule_check(const dt_schedule *first) {
-    int piece = 0;
-    for (const dt_schedule *s = first; s; s = s->then) {
-        DT_TRY(dti_check_enum("schedule", "curve", s->curve, DT_LR_CURVES));
-        if (++piece > 64) return dt_fail(DT_EARG, "schedule: more than 64 pieces");
-        const dti_curve_class *class = &dti_curves[s->curve];
-        if (((class->over || s->then) && s->over == 0) || (class->every && s->every == 0))
-            return dt_fail(DT_EARG, "schedule: piece %d lasts over %u, with a step every %u of it",
-                           piece, (unsigned)s->over, (unsigned)s->every);
-        const float numbers[] = { s->from, s->to, s->factor, s->end };
-        for (int i = 0; i < 4; ++i)
-            if (!dti_not_negative(numbers[i]))
-                return dt_fail(DT_EARG, "schedule: piece %d: %g may not be negative", piece,
-                               (double)numbers[i]);
-        if (s->by_step != first->by_step)
-            return dt_fail(DT_EARG, "schedule: piece %d counts %s, the first one does not", piece,
-                           s->by_step ? "steps" : "epochs");
-    }
-    return DT_OK;
-}
-
 /* What two schedules that are alike have in common. */
 static uint64_t dti_schedule_hash(const dt_schedule *s, uint64_t hash) {
     for (; s; s = s->then) {
@@ -5882,7 +5236,7 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 /* ==== [S10.3] All-reduce by hand ============================================
 
    An algorithm is a function of (k, rank, p, n) that says what this rank sends and receives in step k. Nothing else
-   is needed: one engine [E2.3] carries the steps out, over messages between threads or between processes, blocking or
+   is needed: one engine [E2.4] carries the steps out, over messages between threads or between processes, blocking or
    in flight. A message of zero elements is not sent. */
 #ifdef DTI_IMPLEMENT
 /* Where part i begins when n things are cut into p parts that differ by at most one. Also right for n < p. */
@@ -6042,440 +5396,6 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
         return dt_fail(DT_EARG, "all-reduce: there is no step %d of rank %d of %d with algorithm %d", k, rank, p, (int)algorithm), false;
     return dti_algorithms[algorithm].schedule && dti_schedule_step(dti_algorithms[algorithm].schedule, k, rank, p, n, step);
 }
-#endif
-
-/* ==== [S10.4] The communicator's parts ====================================== */
-#ifdef DTI_IMPLEMENT
-#include <stdatomic.h>
-#ifdef DTI_RANKS
-#include <sched.h>
-#include <sys/select.h>
-#include <sys/utsname.h>
-#include <unistd.h>
-#if defined(__linux__) && defined(__LP64__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
-#include <sys/syscall.h>
-#define DTI_HAS_FUTEX /* sleep until another process says so; elsewhere ranks look again every 50 microseconds */
-#endif
-#endif
-#ifdef DTRAIN_WITH_THREADS
-#include <pthread.h>
-#endif
-#ifdef DTRAIN_WITH_MPI
-#include <mpi.h>
-#include <sys/resource.h>
-#include <sys/statvfs.h>
-#endif
-
-enum {
-    DTI_FLIGHTS = 32,                 /* collectives in flight at once */
-    DTI_DEPTH   = 4,                  /* chunks of shared memory a rank may be ahead of the slowest reader */
-    DTI_CHUNK   = 256 * 1024,         /* bytes of a chunk; less where very many ranks share a host */
-    DTI_LOCKS   = 4,                  /* parts of a chunk that different ranks can add to at the same time */
-    DTI_PLACES  = 64,                 /* cores that can be told apart by those who wait */
-    DTI_HOST    = 64
-};
-
-/* Messages between threads [S10.5]. A letter is the sender's, one for each lane; a box is the receiver's. */
-typedef struct dti_letter {
-    _Alignas(64) _Atomic int taken;   /* the receiver has copied it */
-    int         from, lane, tag;
-    const void *buf;
-    size_t      bytes;
-    struct dti_letter *next;          /* in the box, then in the receiver's own list */
-} dti_letter;
-
-typedef struct dti_mailbox { _Alignas(64) _Atomic(dti_letter *) first; } dti_mailbox;
-
-typedef struct dti_message {
-    void  *buf;
-    size_t bytes;
-    int    peer, lane, tag;           /* lane: its flight's slot, or DTI_FLIGHTS for dt_send and dt_recv */
-    bool   incoming, pending;
-#ifdef DTRAIN_WITH_MPI
-    MPI_Request mpi;
-#endif
-} dti_message;
-
-typedef struct dti_buffer { char *memory; size_t bytes; } dti_buffer;
-
-/* A collective that has been started. Every rank starts the same ones in the same order, so that its number means the
-   same on every rank. Flight number i lives in slot i % DTI_FLIGHTS. */
-typedef struct dti_flight {
-    uint64_t      number;             /* 0: the slot is free */
-    dt_allreduce_desc d;
-    size_t        size;               /* bytes of an element */
-    int           rank;               /* as the schedule numbers us: counted from the root in a broadcast */
-    dti_schedule *schedule;           /* by steps, where not NULL */
-    int           k;
-    bool          in_step;
-    dt_step       step;
-    dti_message   in, out;
-    dti_buffer    scratch;            /* where values arrive that are to be added */
-    uint64_t      first, last;        /* DT_SHARED: its chunks [first, last) */
-#ifdef DTRAIN_WITH_MPI
-    MPI_Request   mpi;                /* DT_MPI */
-#endif
-} dti_flight;
-
-/* What a rank shows to the others of its host: how many chunks it has written, added up, and read. Only it writes here. */
-typedef struct dti_comm_line {
-    _Alignas(64) _Atomic uint64_t written;
-    _Alignas(64) _Atomic uint64_t added;
-    _Alignas(64) _Atomic uint64_t read;
-} dti_comm_line;
-
-/* Where ranks wait for one another: place 0, until training gives each core one of its own [S11.3]. */
-typedef struct dti_place {
-    _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers are woken */
-    _Atomic uint32_t ranks;           /* that belong here */
-    _Atomic uint64_t asleep;          /* of them: a bit for each, taken away by who wakes it */
-} dti_place;
-
-/* A part of a chunk that ranks add to one after the other: a lock, and the number of the chunk in it, plus one. */
-typedef struct dti_lock {
-    _Alignas(64) _Atomic uint32_t held;
-    uint64_t chunk;
-} dti_lock;
-
-/* Memory through which all ranks reduce: this, then a line for each rank, then DTI_DEPTH chunks for each rank. Processes
-   map it at different addresses, so it holds no pointers. */
-typedef struct dti_comm_block {
-    _Alignas(64) size_t chunk;        /* bytes */
-    bool together;                    /* integers are added in one chunk, by the ranks in turn */
-    _Atomic uint32_t places;          /* of which that many are in use */
-    dti_place place[DTI_PLACES];
-    dti_lock lock[DTI_DEPTH][DTI_LOCKS];
-} dti_comm_block;
-
-typedef struct dti_interval { const char *name; double start, end; } dti_interval;
-
-typedef struct dti_backend {
-    const char *name;
-    dt_err (*post)(dt_comm *comm, dti_message *m);       /* starts a message */
-    dt_err (*test)(dt_comm *comm, dti_message *m);       /* clears m->pending when it is through */
-    void   (*stop)(dt_comm *comm, int exit_code);
-    void   (*close)(dt_comm *comm);
-} dti_backend;
-
-/* What every rank knows of its group. What only one room works with, it keeps in a struct of its own. */
-struct dt_comm {
-    const dti_backend *backend;
-    int        rank, size, here, hosts;                  /* here: how many ranks share this host */
-    int        away;                                     /* the number of our host; rank 0 is on number 0 */
-    int        seat;                                     /* our place among the ranks of this host */
-    char     (*host)[DTI_HOST];                          /* of each rank */
-    uint64_t  *compared;                                 /* two hashes of each rank: dt_comm_same [E4.3] */
-    dt_algorithm algorithm;                              /* what DT_AUTO means; DT_AUTO: the best */
-    dt_comm_cost cost;
-    struct dti_signs *signs;                               /* our signs of life, and who looks after them [E4.1] */
-    struct dti_mpi_group *mpi;                           /* NULL: the ranks are no processes [E3.1] */
-    dti_mailbox  *boxes;                                 /* threads: one for each rank */
-    dti_letter   *letters;                               /* ours to send: one for each lane */
-    dti_letter   *arrived;                               /* taken from our box and not yet expected */
-    struct dti_board *alone;                             /* the board of a rank that has it for itself */
-    /* waiting [E2.2] */
-    int        spins, yields[2];                         /* tests before the first yield; before the first sleep, for
-                                                            messages and for memory */
-    bool       wait_auto;                                /* nobody asked for another way to wait */
-    uint64_t   ticks;                                    /* tests that found nothing */
-    int        place;                                    /* where we wait: 1 + our core, or 0 */
-    uint32_t   event;                                    /* of that place, before the last test */
-    /* collectives in flight [E2.3] */
-    uint64_t   started, finished;                        /* 1..finished are over, started is the newest */
-    dti_flight flights[DTI_FLIGHTS];
-    dti_buffer spare[DTI_FLIGHTS];                       /* a stack: [taken ..) are free, kept for later flights */
-    int        taken;
-    dti_comm_block *block;                               /* NULL: not all ranks share memory */
-    bool       on_memory;                                /* what is waited for comes through it, not as a message */
-    uint64_t   chunks, written, added, read;             /* chunks given to flights; and our own line's counts */
-    uint32_t   given;                                    /* a bit for each part of chunk `written` with our numbers */
-    /* traces [E5.2] */
-    double     trace_zero;
-    dti_interval *trace;
-    size_t     traced, trace_most, untraced;
-};
-
-static dti_comm_line *dti_line_of(const dt_comm *c, int rank) { return (dti_comm_line *)(void *)(c->block + 1) + rank; }
-
-static char *dti_chunk_of(const dt_comm *c, int rank, uint64_t chunk) {
-    size_t index = (size_t)rank * DTI_DEPTH + (size_t)(chunk % DTI_DEPTH);
-    return (char *)dti_line_of(c, c->size) + index * c->block->chunk;
-}
-
-static size_t dti_block_chunk(int p) {
-    size_t most = (size_t)32 * 1024 * 1024 / DTI_DEPTH / (size_t)p / 4096 * 4096;    /* containers have 64 MB of shared memory */
-    return most < 4096 ? 4096 : most < DTI_CHUNK ? most : DTI_CHUNK;
-}
-
-static size_t dti_block_bytes(int p) {
-    return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_comm_line) + DTI_DEPTH * dti_block_chunk(p));
-}
-
-DT_API int dt_comm_rank(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->rank; }
-DT_API int dt_comm_size(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->size; }
-DT_API int dt_comm_hosts(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->hosts; }
-DT_API const char *dt_comm_backend_name(const dt_comm *c) { DTI_NEED(c, "comm", "?"); return c->backend->name; }
-DT_API dt_comm_cost dt_comm_times(const dt_comm *c) { DTI_NEED(c, "comm", ((dt_comm_cost){ .wait = 0.0 })); return c->cost; }
-DT_API void dt_comm_abort(dt_comm *c, int exit_code) { DTI_NEED(c, "comm", ); c->backend->stop(c, exit_code); }
-
-static dt_err dti_check_rank(const dt_comm *c, const char *who, int rank) {
-    return rank >= 0 && rank < c->size ? DT_OK : dt_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
-}
-
-DT_API const char *dt_comm_host(const dt_comm *c, int rank) {
-    DTI_NEED(c, "comm", "?");
-    return dti_check_rank(c, __func__, rank) == DT_OK ? c->host[rank] : "?";
-}
-
-/* Spinning pays only while every rank has a core; a test of shared memory takes well under a microsecond, and a rank
-   that is later than 20 microseconds will be a good deal later. */
-DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
-    DTI_NEED(c, "comm", );
-    if (dti_check_enum(__func__, "way to wait", wait, DT_WAIT_SLEEP + 1u) != DT_OK) return;
-    int cores = dt_cores();
-    bool enough = c->here <= cores;
-    c->wait_auto = wait == DT_WAIT_AUTO;
-    c->spins = wait == DT_WAIT_SPIN ? INT_MAX : wait == DT_WAIT_AUTO && enough ? 100 : 0;
-    c->yields[0] = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : 2000;
-    c->yields[1] = wait == DT_WAIT_AUTO && !enough ? 10 : c->yields[0];
-}
-
-static void dti_comm_wait_from_environment(dt_comm *c) {
-    const char *text = getenv("DTRAIN_WAIT");
-    dt_comm_set_wait(c, !text                        ? DT_WAIT_AUTO
-                      : strcmp(text, "spin") == 0  ? DT_WAIT_SPIN
-                      : strcmp(text, "yield") == 0 ? DT_WAIT_YIELD
-                      : strcmp(text, "sleep") == 0 ? DT_WAIT_SLEEP : DT_WAIT_AUTO);
-}
-
-#define DTI_GET(atom) atomic_load_explicit(&(atom), memory_order_relaxed)
-#define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
-#endif
-
-/* ==== [S10.5] Threads as ranks, and one rank alone ========================== */
-#ifdef DTI_IMPLEMENT
-/* A sender puts its letter into the receiver's box, on top of what is there. The receiver empties its box into a list of
-   its own, copies from the letter that it expects, and marks it as taken, which tells the sender that its buffer is free
-   again. A lane carries one message at a time. Memory grows with the number of ranks, not with its square. */
-static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
-    m->pending = true;
-    if (m->incoming) return DT_OK;
-    dti_letter *letter = &c->letters[m->lane];
-    letter->from = c->rank, letter->lane = m->lane, letter->tag = m->tag, letter->buf = m->buf, letter->bytes = m->bytes;
-    atomic_store_explicit(&letter->taken, 0, memory_order_relaxed);
-    letter->next = atomic_load_explicit(&c->boxes[m->peer].first, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&c->boxes[m->peer].first, &letter->next, letter, memory_order_release,
-                                                  memory_order_relaxed)) {}
-    return DT_OK;
-}
-
-/* Takes the letter of that sender and lane out of the list; NULL if it has not arrived. */
-static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
-    dti_letter *box = atomic_exchange_explicit(&c->boxes[c->rank].first, NULL, memory_order_acquire);
-    while (box) {
-        dti_letter *letter = box;
-        box = letter->next;
-        letter->next = c->arrived;
-        c->arrived = letter;
-    }
-    for (dti_letter **at = &c->arrived; *at; at = &(*at)->next) {
-        dti_letter *letter = *at;
-        if (letter->from != from || letter->lane != lane) continue;
-        *at = letter->next;
-        return letter;
-    }
-    return NULL;
-}
-
-static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
-    if (!m->incoming) {
-        m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
-        return DT_OK;
-    }
-    dti_letter *letter = dti_expected_letter(c, m->peer, m->lane);
-    if (!letter) return DT_OK;
-    m->pending = false;
-    if (letter->bytes != m->bytes || letter->tag != m->tag)
-        return dt_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
-                       c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
-    memcpy(m->buf, letter->buf, m->bytes);
-    atomic_store_explicit(&letter->taken, 1, memory_order_release);
-    return DT_OK;
-}
-
-static void dti_threads_stop(dt_comm *c, int exit_code) { (void)exit_code, (void)dti_fails_first(c); }
-
-DTI_LOCAL void dti_threads_close(dt_comm *c) { (void)c; }           /* dt_run_ranks owns what the ranks share */
-
-static void dti_alone_close(dt_comm *c) {
-    dti_release(c->alone);
-    dti_release(c->boxes);
-}
-
-static const dti_backend dti_alone   = { "alone",   dti_threads_post, dti_threads_test, dti_threads_stop, dti_alone_close };
-#ifdef DTRAIN_WITH_THREADS
-static const dti_backend dti_threads = { "threads", dti_threads_post, dti_threads_test, dti_threads_stop, dti_threads_close };
-#endif
-
-/* By what others tell this rank's host and process from theirs; one rank alone has nobody to tell. */
-#ifdef DTI_RANKS
-static int dti_process(void) { return (int)getpid(); }
-static void dti_own_host(char *name) { /* uname is there under a strict -std=c11, gethostname is not */
-    struct utsname machine;
-    snprintf(name, DTI_HOST, "%.*s", (int)DTI_HOST - 1, uname(&machine) >= 0 ? machine.nodename : "localhost");
-}
-#else
-static int dti_process(void) { return 0; }
-static void dti_own_host(char *name) { memcpy(name, "localhost", sizeof "localhost"); }
-#endif
-
-static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
-    dt_comm *c = dti_alloc(sizeof *c);
-    if (!c) return NULL;
-    c->host = dti_alloc((size_t)size * (sizeof *c->host + 2 * sizeof *c->compared));
-    c->signs = c->host ? dti_signs_new() : NULL;
-    if (!c->signs) return dti_release(c->host), dti_release(c), NULL;
-    c->compared = (uint64_t *)(void *)(c->host + size);
-    c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
-    dti_own_host(c->host[0]);
-    for (int r = 1; r < size; ++r) memcpy(c->host[r], c->host[0], DTI_HOST);
-    dti_comm_wait_from_environment(c);
-    return c;
-}
-
-DT_API void dt_comm_free(dt_comm *c) {
-    if (!c) return;
-    dti_leave_seat(c);
-    for (int i = 0; i < DTI_FLIGHTS; ++i) dti_release(c->flights[i].scratch.memory), dti_release(c->spare[i].memory);
-    c->backend->close(c);
-    dti_signs_free(c);
-    dti_release(c->trace);
-    dti_release(c->host);
-    dti_release(c);
-}
-
-static dti_comm_block *dti_block_behind(struct dti_board *board, int p) {
-    return (dti_comm_block *)(void *)((char *)board + dti_board_bytes(p));
-}
-
-/* Once, by one rank, before the others look. */
-static void dti_block_open(struct dti_board *board, int p) {
-    dti_comm_block *block = dti_block_behind(board, p);
-    block->chunk = dti_block_chunk(p);
-    block->together = p <= 2 * DTI_LOCKS || dt_cores() <= 2 * DTI_LOCKS;
-    block->places = 1;
-    block->place[0].ranks = (uint32_t)p;
-}
-
-/* What p threads share: a board with the memory to reduce through behind it, and the boxes with all letters behind them. */
-static bool dti_threads_share(int p, struct dti_board **board, dti_mailbox **boxes) {
-    *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
-    *boxes = dti_alloc((size_t)p * (sizeof **boxes + (DTI_FLIGHTS + 1) * sizeof(dti_letter)));
-    if (*board) dti_block_open(*board, p);
-    return *board && *boxes;
-}
-
-/* The board is taken in any case: to be freed with the communicator where it is alone. */
-static dt_err dti_threads_join(dt_comm *c, struct dti_board *board, dti_mailbox *boxes) {
-    c->boxes = boxes;
-    c->letters = (dti_letter *)(void *)(boxes + c->size) + (size_t)c->rank * (DTI_FLIGHTS + 1);
-    c->block = dti_block_behind(board, c->size);
-    return dti_take_seat(c, board, 0);
-}
-
-DT_API dt_comm *dt_comm_alone(void) {
-    dt_comm *c = dti_comm_new(&dti_alone, 0, 1);
-    struct dti_board *board = NULL;
-    dti_mailbox *boxes = NULL;
-    bool good = c && dti_threads_share(1, &board, &boxes) && dti_threads_join(c, board, boxes) == DT_OK;
-    if (c && !good) {
-        c->boxes = NULL;
-        dt_comm_free(c), c = NULL;
-        dti_release(board), dti_release(boxes);
-    }
-    if (!c) return dt_fail(DT_ENOMEM, "no memory for a communicator"), NULL;
-    c->alone = board;
-    return c;
-}
-
-#ifdef DTRAIN_WITH_THREADS
-typedef struct dti_rank {
-    dt_comm  *comm;
-    dt_err  (*fn)(dt_comm *comm, void *arg);
-    void     *arg;
-    dt_err    result;
-    bool      running;
-    _Atomic int returned;
-    char      message[sizeof dti_error_text];
-    pthread_t thread;
-} dti_rank;
-
-static void *dti_rank_main(void *pointer) {
-    dti_rank *r = pointer;
-    r->result = r->fn(r->comm, r->arg);
-    if (r->result != DT_OK) {
-        snprintf(r->message, sizeof r->message, "%s", dt_error());       /* dt_error() belongs to this thread */
-        dt_comm_abort(r->comm, 1);
-    }
-    dti_leave_seat(r->comm);
-    atomic_store(&r->returned, 1);
-    return NULL;
-}
-
-/* Joins a thread. One that hangs cannot be ended from outside: after a second it is left to itself, and false. */
-static bool dti_rank_join(dti_rank *r, struct dti_board *board) {
-    bool hung;
-    if (dti_failed_rank(board, &hung) != r->comm->rank) hung = false;
-    for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) dti_doze(1000);
-    if (!hung || atomic_load(&r->returned)) return pthread_join(r->thread, NULL), true;
-    pthread_detach(r->thread);
-    return false;
-}
-
-static dt_err dti_ranks_result(dti_rank *ranks, struct dti_board *board) {
-    bool hung;
-    const int first = dti_failed_rank(board, &hung);
-    if (first < 0) return DT_OK;
-    if (hung) {
-        int witness = first == 0;                                        /* any other rank has given up, and says why */
-        return dt_fail(DT_ECOMM, "%s", ranks[witness].message);
-    }
-    if (ranks[first].result != DT_OK) return dt_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
-    return dt_fail(DT_ECOMM, "rank %d stopped the job", first);
-}
-
-DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
-    if (p < 1 || p > 1024) return dt_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
-    DTI_NEED(fn, "fn", DT_EARG);
-    struct dti_board *board = NULL;
-    dti_mailbox *boxes = NULL;
-    dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
-    bool good = ranks && dti_threads_share(p, &board, &boxes), joined = true;
-    dt_err result = good ? DT_OK : dt_fail(DT_ENOMEM, "no memory for %d ranks", p);
-
-    for (int r = 0; r < p && good; ++r) {
-        ranks[r].comm = dti_comm_new(&dti_threads, r, p), ranks[r].fn = fn, ranks[r].arg = arg;
-        good = ranks[r].comm && dti_threads_join(ranks[r].comm, board, boxes) == DT_OK;
-        if (!good) result = dt_fail(DT_ENOMEM, "no memory for rank %d", r);
-    }
-    for (int r = 1; r < p && good; ++r) {
-        ranks[r].running = pthread_create(&ranks[r].thread, NULL, dti_rank_main, &ranks[r]) == 0;
-        if (ranks[r].running) continue;
-        result = dt_fail(DT_ENOMEM, "rank %d of %d: the system gives no more threads", r, p);
-        dt_comm_abort(ranks[r].comm, 1);                                 /* those that run already must not wait for it */
-        good = false;
-    }
-    if (good) dti_rank_main(&ranks[0]);
-    for (int r = 1; r < p && ranks; ++r)
-        if (ranks[r].running) joined = dti_rank_join(&ranks[r], board) && joined;
-
-    if (result == DT_OK) result = dti_ranks_result(ranks, board);
-    if (!joined) return result;                                          /* the thread that hangs may still use all this */
-    for (int r = 0; r < p && ranks; ++r) dt_comm_free(ranks[r].comm);
-    dti_release(boxes), dti_release(board), dti_release(ranks);
-    return result;
-}
-#endif /* DTRAIN_WITH_THREADS */
 #endif
 
 /* ==== [S11] Training ====================================================== */
@@ -6746,6 +5666,9 @@ typedef struct dt_train_desc {
     bool (*on_step)(const dt_progress *progress, void *user);
     void *user;
 } dt_train_desc;
+
+/* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to size. */
+DT_API void dt_progress_line(const dt_progress *progress, char *text, size_t size);
 
 #define DT_BUCKET_BYTES ((size_t)1 << 20) /* a net as small as MNIST's then goes in one message, which is fastest */
 #define DT_MAX_EPOCHS_KEPT 256
@@ -7239,7 +6162,7 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
 
 typedef _Atomic uint64_t dti_pair; /* two floats, read and written at once */
 
-typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run_ranks [S10.5] */
+typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run_ranks [E2.5] */
     const dt_net *net;
     const dt_optimizer *opt;
     const dt_train_desc *d;
@@ -7469,28 +6392,6 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
 DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers,
                                const dt_train_desc *d, dt_hogwild_result *result) {
     return dt_train_shared(net, opt, workers, DT_SHARE_FREE, d, result);
-}
-#endif
-
-/* ==== [S11.6] Progress ==================================================== */
-#ifdef DTI_DECLARE
-/* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to size. */
-DT_API void dt_progress_line(const dt_progress *progress, char *text, size_t size);
-#endif
-
-#ifdef DTI_IMPLEMENT
-DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
-    DTI_NEED(text || size == 0, "text", );
-    if (size) text[0] = '\0';
-    DTI_NEED(p, "progress", );
-    double done = p->epochs > 0
-                      ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs
-                      : 0.0;
-    double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
-    dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left",
-              p->epoch + 1, p->epochs, (unsigned)p->step, (unsigned)p->steps,
-              dt_score_loss(&p->score), p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0,
-              left);
 }
 #endif
 
@@ -10718,8 +9619,8 @@ static void dti_gradient_to_floats(dt_net *net) {
    Ranks of one host reduce through memory that all of them see, and often outnumber its cores. The plain way
    to wait, to test again and again, holds the core that another rank needs in order to arrive: three ranks on
    two cores then take turns at the system's pace, milliseconds. To sleep at once is late by the time it takes
-   to wake, tens of microseconds, in every one of the hundreds of waits of a second. [E2.2] chooses between
-   the two by who waits where; [E2.3] carries the collectives out, all in one loop, whatever they go by.
+   to wake, tens of microseconds, in every one of the hundreds of waits of a second. [E2.3] chooses between
+   the two by who waits where; [E2.4] carries the collectives out, all in one loop, whatever they go by.
 
        dt_allreduce_start   puts a flight into a slot            flights  [5][6][7][ ][ ] ...   in order
        dt_allreduce_wait    dti_flight_wait: until it has landed,
@@ -10729,11 +9630,247 @@ static void dti_gradient_to_floats(dt_net *net) {
                dti_mpi_reduce_test    by MPI itself [E3.2]
            dti_comm_idle        nothing moved: spins, yields or sleeps, and looks whether all still live [E4]
 
-   To read: dti_comm_idle, then dti_flight_wait, then the one of the three ways that one wants to know. */
+   To read: dti_comm_idle, then dti_flight_wait, then the one of the three ways that one wants to know; [E2.5]
+   for how threads send each other messages. */
 
-/* ==== [E2.1] Cores ======================================================== */
+/* ==== [E2.1] The communicator's parts ======================================
+
+   A dt_comm [S10.1] is one struct for every backend, in stretches by who works with them. A backend is four
+   functions: start a message, see whether it is through, stop the job, close. What ranks of one host share lies
+   in one block:
+
+       dti_comm_block   how large a chunk is, the places where ranks wait, the locks
+       line 0 .. p-1    what each rank has done so far; a cache line for each number
+       chunks           DTI_DEPTH of each rank, used in turn
+
+   To read: dt_comm, then dti_flight, which is one collective on its way [E2.4]. */
+#ifdef DTI_IMPLEMENT
+#include <stdatomic.h>
+#ifdef DTI_RANKS
+#include <sched.h>
+#include <sys/select.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#if defined(__linux__) && defined(__LP64__) && (defined(_DEFAULT_SOURCE) || defined(_GNU_SOURCE))
+#include <sys/syscall.h>
+/* sleep until another process says so; elsewhere ranks look again every 50 microseconds */
+#define DTI_HAS_FUTEX
+#endif
+#endif
+#ifdef DTRAIN_WITH_THREADS
+#include <pthread.h>
+#endif
+#ifdef DTRAIN_WITH_MPI
+#include <mpi.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#endif
+
+enum {
+    DTI_FLIGHTS = 32,                 /* collectives in flight at once */
+    DTI_DEPTH   = 4,                  /* chunks of shared memory a rank may be ahead of the slowest reader */
+    DTI_CHUNK   = 256 * 1024,         /* bytes of a chunk; less where very many ranks share a host */
+    DTI_LOCKS   = 4,                  /* parts of a chunk that different ranks can add to at the same time */
+    DTI_PLACES  = 64,                 /* cores that can be told apart by those who wait */
+    DTI_HOST    = 64
+};
+
+/* Messages between threads [E2.5]. A letter is the sender's, one for each lane; a box is the receiver's. */
+typedef struct dti_letter {
+    _Alignas(64) _Atomic int taken;   /* the receiver has copied it */
+    int         from, lane, tag;
+    const void *buf;
+    size_t      bytes;
+    struct dti_letter *next;          /* in the box, then in the receiver's own list */
+} dti_letter;
+
+typedef struct dti_mailbox { _Alignas(64) _Atomic(dti_letter *) first; } dti_mailbox;
+
+typedef struct dti_message {
+    void  *buf;
+    size_t bytes;
+    int    peer, lane, tag;           /* lane: its flight's slot, or DTI_FLIGHTS for dt_send and dt_recv */
+    bool   incoming, pending;
+#ifdef DTRAIN_WITH_MPI
+    MPI_Request mpi;
+#endif
+} dti_message;
+
+typedef struct dti_buffer { char *memory; size_t bytes; } dti_buffer;
+
+/* A collective that has been started. Every rank starts the same ones in the same order, so that its
+   number means the same on every rank. Flight number i lives in slot i % DTI_FLIGHTS. */
+typedef struct dti_flight {
+    uint64_t      number;             /* 0: the slot is free */
+    dt_allreduce_desc d;
+    size_t        size;               /* bytes of an element */
+    int           rank;               /* as the schedule numbers us: counted from the root in a broadcast */
+    dti_schedule *schedule;           /* by steps, where not NULL */
+    int           k;
+    bool          in_step;
+    dt_step       step;
+    dti_message   in, out;
+    dti_buffer    scratch;            /* where values arrive that are to be added */
+    uint64_t      first, last;        /* DT_SHARED: its chunks [first, last) */
+#ifdef DTRAIN_WITH_MPI
+    MPI_Request   mpi;                /* DT_MPI */
+#endif
+} dti_flight;
+
+/* What a rank shows to the others of its host: how many chunks it has written, added up, and read. Only it
+   writes here. */
+typedef struct dti_comm_line {
+    _Alignas(64) _Atomic uint64_t written;
+    _Alignas(64) _Atomic uint64_t added;
+    _Alignas(64) _Atomic uint64_t read;
+} dti_comm_line;
+
+/* Where ranks wait for one another: place 0, until training gives each core one of its own [S11.3]. */
+typedef struct dti_place {
+    _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers are woken */
+    _Atomic uint32_t ranks;           /* that belong here */
+    _Atomic uint64_t asleep;          /* of them: a bit for each, taken away by who wakes it */
+} dti_place;
+
+/* A part of a chunk that ranks add to one after the other: a lock, and the number of the chunk in it, plus
+   one. */
+typedef struct dti_lock {
+    _Alignas(64) _Atomic uint32_t held;
+    uint64_t chunk;
+} dti_lock;
+
+/* Memory through which all ranks reduce: this, then a line for each rank, then DTI_DEPTH chunks for each
+   rank. Processes map it at different addresses, so it holds no pointers. */
+typedef struct dti_comm_block {
+    _Alignas(64) size_t chunk;        /* bytes */
+    bool together;                    /* integers are added in one chunk, by the ranks in turn */
+    _Atomic uint32_t places;          /* of which that many are in use */
+    dti_place place[DTI_PLACES];
+    dti_lock lock[DTI_DEPTH][DTI_LOCKS];
+} dti_comm_block;
+
+typedef struct dti_interval { const char *name; double start, end; } dti_interval;
+
+typedef struct dti_backend {
+    const char *name;
+    dt_err (*post)(dt_comm *comm, dti_message *m);       /* starts a message */
+    dt_err (*test)(dt_comm *comm, dti_message *m);       /* clears m->pending when it is through */
+    void   (*stop)(dt_comm *comm, int exit_code);
+    void   (*close)(dt_comm *comm);
+} dti_backend;
+
+/* What every rank knows of its group. What only one room works with, it keeps in a struct of its own. */
+struct dt_comm {
+    const dti_backend *backend;
+    int rank, size, here, hosts;            /* here: how many ranks share this host */
+    int away;                               /* the number of our host; rank 0 is on number 0 */
+    int seat;                               /* our place among the ranks of this host */
+    char (*host)[DTI_HOST];                 /* of each rank */
+    uint64_t *compared;                     /* two hashes of each rank: dt_comm_same [E4.3] */
+    dt_algorithm algorithm;                 /* what DT_AUTO means; DT_AUTO: the best */
+    dt_comm_cost cost;
+    struct dti_signs *signs;                /* our signs of life, and who looks after them [E4.1] */
+    struct dti_mpi_group *mpi;              /* NULL: the ranks are no processes [E3.1] */
+    dti_mailbox *boxes;                     /* threads: one for each rank */
+    dti_letter *letters;                    /* ours to send: one for each lane */
+    dti_letter *arrived;                    /* taken from our box and not yet expected */
+    struct dti_board *alone;                /* the board of a rank that has it for itself */
+    /* waiting [E2.3] */
+    int spins, yields[2];                   /* tests before the first yield; before the first sleep, for
+                                               messages and for memory */
+    bool wait_auto;                         /* nobody asked for another way to wait */
+    uint64_t ticks;                         /* tests that found nothing */
+    int place;                              /* where we wait: 1 + our core, or 0 */
+    uint32_t event;                         /* of that place, before the last test */
+    /* collectives in flight [E2.4] */
+    uint64_t started, finished;             /* 1..finished are over, started is the newest */
+    dti_flight flights[DTI_FLIGHTS];
+    dti_buffer spare[DTI_FLIGHTS];          /* a stack: [taken ..) are free, kept for later flights */
+    int taken;
+    dti_comm_block *block;                  /* NULL: not all ranks share memory */
+    bool on_memory;                         /* what is waited for comes through it, not as a message */
+    uint64_t chunks, written, added, read;  /* chunks given to flights; and our own line's counts */
+    uint32_t given;                         /* a bit for each part of chunk `written` with our numbers */
+    /* traces [E5.2] */
+    double trace_zero;
+    dti_interval *trace;
+    size_t traced, trace_most, untraced;
+};
+
+static dti_comm_line *dti_line_of(const dt_comm *c, int rank) {
+    return (dti_comm_line *)(void *)(c->block + 1) + rank;
+}
+
+static char *dti_chunk_of(const dt_comm *c, int rank, uint64_t chunk) {
+    size_t index = (size_t)rank * DTI_DEPTH + (size_t)(chunk % DTI_DEPTH);
+    return (char *)dti_line_of(c, c->size) + index * c->block->chunk;
+}
+
+static size_t dti_block_chunk(int p) {
+    /* containers have 64 MB of shared memory */
+    size_t most = (size_t)32 * 1024 * 1024 / DTI_DEPTH / (size_t)p / 4096 * 4096;
+    return most < 4096 ? 4096 : most < DTI_CHUNK ? most : DTI_CHUNK;
+}
+
+static size_t dti_block_bytes(int p) {
+    return sizeof(dti_comm_block) + (size_t)p * (sizeof(dti_comm_line) + DTI_DEPTH * dti_block_chunk(p));
+}
+
+DT_API int dt_comm_rank(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->rank; }
+DT_API int dt_comm_size(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->size; }
+DT_API int dt_comm_hosts(const dt_comm *c) { DTI_NEED(c, "comm", 0); return c->hosts; }
+DT_API const char *dt_comm_backend_name(const dt_comm *c) {
+    DTI_NEED(c, "comm", "?");
+    return c->backend->name;
+}
+DT_API dt_comm_cost dt_comm_times(const dt_comm *c) {
+    DTI_NEED(c, "comm", ((dt_comm_cost){ .wait = 0.0 }));
+    return c->cost;
+}
+DT_API void dt_comm_abort(dt_comm *c, int exit_code) {
+    DTI_NEED(c, "comm", );
+    c->backend->stop(c, exit_code);
+}
+
+static dt_err dti_check_rank(const dt_comm *c, const char *who, int rank) {
+    return rank >= 0 && rank < c->size
+               ? DT_OK
+               : dt_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
+}
+
+DT_API const char *dt_comm_host(const dt_comm *c, int rank) {
+    DTI_NEED(c, "comm", "?");
+    return dti_check_rank(c, __func__, rank) == DT_OK ? c->host[rank] : "?";
+}
+
+/* Spinning pays only while every rank has a core; a test of shared memory takes well under a microsecond,
+   and a rank that is later than 20 microseconds will be a good deal later. */
+DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
+    DTI_NEED(c, "comm", );
+    if (dti_check_enum(__func__, "way to wait", wait, DT_WAIT_SLEEP + 1u) != DT_OK) return;
+    int cores = dt_cores();
+    bool enough = c->here <= cores;
+    c->wait_auto = wait == DT_WAIT_AUTO;
+    c->spins = wait == DT_WAIT_SPIN ? INT_MAX : wait == DT_WAIT_AUTO && enough ? 100 : 0;
+    c->yields[0] = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : 2000;
+    c->yields[1] = wait == DT_WAIT_AUTO && !enough ? 10 : c->yields[0];
+}
+
+static void dti_comm_wait_from_environment(dt_comm *c) {
+    const char *text = getenv("DTRAIN_WAIT");
+    dt_comm_set_wait(c, !text                        ? DT_WAIT_AUTO
+                      : strcmp(text, "spin") == 0  ? DT_WAIT_SPIN
+                      : strcmp(text, "yield") == 0 ? DT_WAIT_YIELD
+                      : strcmp(text, "sleep") == 0 ? DT_WAIT_SLEEP : DT_WAIT_AUTO);
+}
+
+#define DTI_GET(atom) atomic_load_explicit(&(atom), memory_order_relaxed)
+#define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
+#endif
+
+/* ==== [E2.2] Cores ======================================================== */
 #ifdef DTI_DECLARE
-/* dt_cores                                                            [E2.1]
+/* dt_cores                                                            [E2.2]
    Cores this process may run on: its affinity mask on Linux, so that taskset
    and batch systems are believed, else the cores online. At least 1. A bound
    on cpu time that a container sets by quota is not seen. */
@@ -10849,7 +9986,7 @@ DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed,
 }
 #endif
 
-/* ==== [E2.2] Waiting ====================================================
+/* ==== [E2.3] Waiting ====================================================
 
    A rank waits at a place, which is a core where training has given it one [S11.3], and place 0 otherwise:
 
@@ -10959,7 +10096,7 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
 }
 #endif
 
-/* ==== [E2.3] Flights: carrying collectives out ============================= */
+/* ==== [E2.4] Flights: carrying collectives out ============================= */
 #ifdef DTI_IMPLEMENT
 static size_t dti_type_size(dt_type type) { return type == DT_F32 ? 4 : 8; }
 
@@ -11427,13 +10564,259 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
 }
 #endif
 
+/* ==== [E2.5] Threads as ranks, and one rank alone ==========================
+
+   dt_run_ranks starts p threads and gives each a dt_comm. A message between two of them is a letter: the
+   sender's note of where the bytes lie. The receiver copies them from there, so they are copied once.
+
+       sender    letter { from, lane, tag, buf, bytes }  ->  box of the receiver, a list without a lock
+       receiver  empties its box into a list of its own; memcpy from letter->buf; letter->taken = 1
+       sender    sees taken: its buffer is free again
+
+   One rank alone is the same with p = 1, and nobody ever writes. To read: dti_threads_post, dti_threads_test,
+   then dt_run_ranks. */
+#ifdef DTI_IMPLEMENT
+/* A sender puts its letter into the receiver's box, on top of what is there. The receiver empties its box
+   into a list of its own, copies from the letter that it expects, and marks it as taken, which tells the
+   sender that its buffer is free again. A lane carries one message at a time. Memory grows with the number
+   of ranks, not with its square. */
+static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
+    m->pending = true;
+    if (m->incoming) return DT_OK;
+    dti_letter *letter = &c->letters[m->lane];
+    letter->from = c->rank, letter->lane = m->lane, letter->tag = m->tag, letter->buf = m->buf,
+    letter->bytes = m->bytes;
+    atomic_store_explicit(&letter->taken, 0, memory_order_relaxed);
+    letter->next = atomic_load_explicit(&c->boxes[m->peer].first, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&c->boxes[m->peer].first, &letter->next, letter,
+                                                  memory_order_release, memory_order_relaxed)) {}
+    return DT_OK;
+}
+
+/* Takes the letter of that sender and lane out of the list; NULL if it has not arrived. */
+static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
+    dti_letter *box = atomic_exchange_explicit(&c->boxes[c->rank].first, NULL, memory_order_acquire);
+    while (box) {
+        dti_letter *letter = box;
+        box = letter->next;
+        letter->next = c->arrived;
+        c->arrived = letter;
+    }
+    for (dti_letter **at = &c->arrived; *at; at = &(*at)->next) {
+        dti_letter *letter = *at;
+        if (letter->from != from || letter->lane != lane) continue;
+        *at = letter->next;
+        return letter;
+    }
+    return NULL;
+}
+
+static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
+    if (!m->incoming) {
+        m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
+        return DT_OK;
+    }
+    dti_letter *letter = dti_expected_letter(c, m->peer, m->lane);
+    if (!letter) return DT_OK;
+    m->pending = false;
+    if (letter->bytes != m->bytes || letter->tag != m->tag)
+        return dt_fail(
+            DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
+            c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
+    memcpy(m->buf, letter->buf, m->bytes);
+    atomic_store_explicit(&letter->taken, 1, memory_order_release);
+    return DT_OK;
+}
+
+static void dti_threads_stop(dt_comm *c, int exit_code) { (void)exit_code, (void)dti_fails_first(c); }
+
+DTI_LOCAL void dti_threads_close(dt_comm *c) { (void)c; } /* dt_run_ranks owns what the ranks share */
+
+static void dti_alone_close(dt_comm *c) {
+    dti_release(c->alone);
+    dti_release(c->boxes);
+}
+
+static const dti_backend dti_alone = { "alone", dti_threads_post, dti_threads_test, dti_threads_stop,
+                                       dti_alone_close };
+#ifdef DTRAIN_WITH_THREADS
+static const dti_backend dti_threads = { "threads", dti_threads_post, dti_threads_test, dti_threads_stop,
+                                         dti_threads_close };
+#endif
+
+/* By what others tell this rank's host and process from theirs; one rank alone has nobody to tell. */
+#ifdef DTI_RANKS
+static int dti_process(void) { return (int)getpid(); }
+static void dti_own_host(char *name) { /* uname is there under a strict -std=c11, gethostname is not */
+    struct utsname machine;
+    snprintf(name, DTI_HOST, "%.*s", (int)DTI_HOST - 1,
+             uname(&machine) >= 0 ? machine.nodename : "localhost");
+}
+#else
+static int dti_process(void) { return 0; }
+static void dti_own_host(char *name) { memcpy(name, "localhost", sizeof "localhost"); }
+#endif
+
+static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
+    dt_comm *c = dti_alloc(sizeof *c);
+    if (!c) return NULL;
+    c->host = dti_alloc((size_t)size * (sizeof *c->host + 2 * sizeof *c->compared));
+    c->signs = c->host ? dti_signs_new() : NULL;
+    if (!c->signs) return dti_release(c->host), dti_release(c), NULL;
+    c->compared = (uint64_t *)(void *)(c->host + size);
+    c->backend = backend, c->rank = c->seat = rank, c->size = size, c->here = size, c->hosts = 1;
+    dti_own_host(c->host[0]);
+    for (int r = 1; r < size; ++r) memcpy(c->host[r], c->host[0], DTI_HOST);
+    dti_comm_wait_from_environment(c);
+    return c;
+}
+
+DT_API void dt_comm_free(dt_comm *c) {
+    if (!c) return;
+    dti_leave_seat(c);
+    for (int i = 0; i < DTI_FLIGHTS; ++i)
+        dti_release(c->flights[i].scratch.memory), dti_release(c->spare[i].memory);
+    c->backend->close(c);
+    dti_signs_free(c);
+    dti_release(c->trace);
+    dti_release(c->host);
+    dti_release(c);
+}
+
+static dti_comm_block *dti_block_behind(struct dti_board *board, int p) {
+    return (dti_comm_block *)(void *)((char *)board + dti_board_bytes(p));
+}
+
+/* Once, by one rank, before the others look. */
+static void dti_block_open(struct dti_board *board, int p) {
+    dti_comm_block *block = dti_block_behind(board, p);
+    block->chunk = dti_block_chunk(p);
+    block->together = p <= 2 * DTI_LOCKS || dt_cores() <= 2 * DTI_LOCKS;
+    block->places = 1;
+    block->place[0].ranks = (uint32_t)p;
+}
+
+/* What p threads share: a board with the memory to reduce through behind it, and the boxes with all
+   letters behind them. */
+static bool dti_threads_share(int p, struct dti_board **board, dti_mailbox **boxes) {
+    *board = dti_alloc(dti_board_bytes(p) + dti_block_bytes(p));
+    *boxes = dti_alloc((size_t)p * (sizeof **boxes + (DTI_FLIGHTS + 1) * sizeof(dti_letter)));
+    if (*board) dti_block_open(*board, p);
+    return *board && *boxes;
+}
+
+/* The board is taken in any case: to be freed with the communicator where it is alone. */
+static dt_err dti_threads_join(dt_comm *c, struct dti_board *board, dti_mailbox *boxes) {
+    c->boxes = boxes;
+    c->letters = (dti_letter *)(void *)(boxes + c->size) + (size_t)c->rank * (DTI_FLIGHTS + 1);
+    c->block = dti_block_behind(board, c->size);
+    return dti_take_seat(c, board, 0);
+}
+
+DT_API dt_comm *dt_comm_alone(void) {
+    dt_comm *c = dti_comm_new(&dti_alone, 0, 1);
+    struct dti_board *board = NULL;
+    dti_mailbox *boxes = NULL;
+    bool good = c && dti_threads_share(1, &board, &boxes) && dti_threads_join(c, board, boxes) == DT_OK;
+    if (c && !good) {
+        c->boxes = NULL;
+        dt_comm_free(c), c = NULL;
+        dti_release(board), dti_release(boxes);
+    }
+    if (!c) return dt_fail(DT_ENOMEM, "no memory for a communicator"), NULL;
+    c->alone = board;
+    return c;
+}
+
+#ifdef DTRAIN_WITH_THREADS
+typedef struct dti_rank {
+    dt_comm  *comm;
+    dt_err  (*fn)(dt_comm *comm, void *arg);
+    void     *arg;
+    dt_err    result;
+    bool      running;
+    _Atomic int returned;
+    char      message[sizeof dti_error_text];
+    pthread_t thread;
+} dti_rank;
+
+static void *dti_rank_main(void *pointer) {
+    dti_rank *r = pointer;
+    r->result = r->fn(r->comm, r->arg);
+    if (r->result != DT_OK) {
+        snprintf(r->message, sizeof r->message, "%s", dt_error()); /* dt_error() belongs to this thread */
+        dt_comm_abort(r->comm, 1);
+    }
+    dti_leave_seat(r->comm);
+    atomic_store(&r->returned, 1);
+    return NULL;
+}
+
+/* Joins a thread. One that hangs cannot be ended from outside: after a second it is left to itself, and
+   false. */
+static bool dti_rank_join(dti_rank *r, struct dti_board *board) {
+    bool hung;
+    if (dti_failed_rank(board, &hung) != r->comm->rank) hung = false;
+    for (int i = 0; hung && i < 1000 && !atomic_load(&r->returned); ++i) dti_doze(1000);
+    if (!hung || atomic_load(&r->returned)) return pthread_join(r->thread, NULL), true;
+    pthread_detach(r->thread);
+    return false;
+}
+
+static dt_err dti_ranks_result(dti_rank *ranks, struct dti_board *board) {
+    bool hung;
+    const int first = dti_failed_rank(board, &hung);
+    if (first < 0) return DT_OK;
+    if (hung) {
+        int witness = first == 0; /* any other rank has given up, and says why */
+        return dt_fail(DT_ECOMM, "%s", ranks[witness].message);
+    }
+    if (ranks[first].result != DT_OK)
+        return dt_fail(ranks[first].result, "rank %d: %s", first, ranks[first].message);
+    return dt_fail(DT_ECOMM, "rank %d stopped the job", first);
+}
+
+DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *arg) {
+    if (p < 1 || p > 1024) return dt_fail(DT_EARG, "dt_run_ranks: %d ranks, wanted 1..1024", p);
+    DTI_NEED(fn, "fn", DT_EARG);
+    struct dti_board *board = NULL;
+    dti_mailbox *boxes = NULL;
+    dti_rank *ranks = dti_alloc((size_t)p * sizeof *ranks);
+    bool good = ranks && dti_threads_share(p, &board, &boxes), joined = true;
+    dt_err result = good ? DT_OK : dt_fail(DT_ENOMEM, "no memory for %d ranks", p);
+
+    for (int r = 0; r < p && good; ++r) {
+        ranks[r].comm = dti_comm_new(&dti_threads, r, p), ranks[r].fn = fn, ranks[r].arg = arg;
+        good = ranks[r].comm && dti_threads_join(ranks[r].comm, board, boxes) == DT_OK;
+        if (!good) result = dt_fail(DT_ENOMEM, "no memory for rank %d", r);
+    }
+    for (int r = 1; r < p && good; ++r) {
+        ranks[r].running = pthread_create(&ranks[r].thread, NULL, dti_rank_main, &ranks[r]) == 0;
+        if (ranks[r].running) continue;
+        result = dt_fail(DT_ENOMEM, "rank %d of %d: the system gives no more threads", r, p);
+        dt_comm_abort(ranks[r].comm, 1); /* those that run already must not wait for it */
+        good = false;
+    }
+    if (good) dti_rank_main(&ranks[0]);
+    for (int r = 1; r < p && ranks; ++r)
+        if (ranks[r].running) joined = dti_rank_join(&ranks[r], board) && joined;
+
+    if (result == DT_OK) result = dti_ranks_result(ranks, board);
+    if (!joined) return result; /* the thread that hangs may still use all this */
+    for (int r = 0; r < p && ranks; ++r) dt_comm_free(ranks[r].comm);
+    dti_release(boxes), dti_release(board), dti_release(ranks);
+    return result;
+}
+#endif /* DTRAIN_WITH_THREADS */
+#endif
+
 /* ==== [E3] MPI =============================================================
 
    What differs where ranks are processes. A rank learns from its launcher's variables that it has company
    [E3.1]; MPI tells it who shares its host; the ranks of a host then map one window of memory, so that sums
    and signs of life need no messages there:
 
-       window of a host    | board [E4] | seat 0 | seat 1 | ... | block [E2.3]: places, locks, lines, chunks |
+       window of a host    | board [E4] | seat 0 | seat 1 | ... | block [E2.4]: places, locks, lines, chunks |
                                                                   only where all ranks are on one host
 
    Messages go by MPI where no memory is shared, started and tested, never waited for. And MPI must be left in
@@ -11479,7 +10862,7 @@ DTI_LOCAL int dti_launched_ranks(void) {
 
    A blocking MPI call spins inside the library, and where ranks outnumber cores it holds the core that
    another rank needs: here a blocking MPI_Allreduce of 88 KB over more ranks than cores takes 11 to 44 ms. So
-   every MPI operation is started, and tested in the same loop as everything else [E2.2], with the core given
+   every MPI operation is started, and tested in the same loop as everything else [E2.3], with the core given
    away between the tests. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
@@ -11894,7 +11277,7 @@ enum { DTI_UNBORN, DTI_RUNNING, DTI_GONE };   /* state: GONE has said goodbye */
 typedef struct dti_pulse {
     _Alignas(64) _Atomic int state;
     _Atomic int rank, pid, guardian;  /* guardian: the process that waits for pid to end; 0: there is none */
-    _Atomic int waiting;              /* inside of a wait [E2.2] */
+    _Atomic int waiting;              /* inside of a wait [E2.3] */
     _Atomic int stepping;             /* in a training step, rather than loading, evaluating, saving */
     _Atomic uint64_t moves;           /* counts whatever brings the work forward */
     _Atomic uint64_t ticks;           /* counts tests that found nothing: alive, but waiting */
@@ -13189,7 +12572,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 
    What a program can say of itself: how its job was started [E5.1], where its time went [E5.2], and what it
    runs on [E5.3]. Nothing of that is needed to train; all of it is what one wishes to know when training is slow
-   or wrong. Last, what trainers refuse before they begin [E5.4]. */
+   or wrong. Last, what nets and trainers tell of themselves when they are asked [E5.4]. */
 
 /* ==== [E5.1] The MPI doctor ================================================
 
@@ -13730,84 +13113,157 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
 }
 #endif
 
-/* ==== [E5.4] Before training begins ========================================
+/* ==== [E5.4] A look inside ==============================================
 
-   A training that cannot be meant, or whose ranks mean different ones, is refused before its first step, in one sentence
-   and on every rank. Settings are one list: what is not in it may differ from rank to rank. */
+   What a net and its training tell when asked: values by name, outputs, what each layer costs [S8.1], and a
+   line of progress [S11.2]. Nothing here changes anything but what dt_net_profile turns on. */
 #ifdef DTI_IMPLEMENT
-static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
-                              const dt_train_desc *d) {
+DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
+DT_API float *dt_net_values(dt_net *net) {
+    return dti_ready(__func__, net) == DT_OK ? net->values : NULL;
+}
+DT_API float *dt_net_gradients(dt_net *net) {
+    return dti_ready(__func__, net) == DT_OK ? net->grad : NULL;
+}
+DT_API int dt_net_param_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->params; }
+DT_API int dt_net_classes(const dt_net *net) { DTI_NEED(net, "net", 0); return net->classes; }
+DT_API size_t dt_net_bytes(const dt_net *net) {
+    DTI_NEED(net, "net", 0);
+    return net->bytes + sizeof *net;
+}
+DT_API dt_score dt_net_score(const dt_net *net) {
+    DTI_NEED(net, "net", ((dt_score) { 0, 0, 0 }));
+    return net->score;
+}
+DT_API int dt_net_layers(const dt_net *net) { DTI_NEED(net, "net", 0); return net->list.layers; }
+
+DT_API uint64_t dt_net_hash(const dt_net *net) {
+    return dti_ready(__func__, net) == DT_OK ? dti_hash_floats(net->values, net->count) : 0;
+}
+
+DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
+    DTI_NEED(net, "net", NULL);
+    return i >= 0 && i < net->params
+               ? &net->param[i]
+               : (dt_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
+}
+
+DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
+    DTI_NEED(net && name, "net and name", NULL);
+    for (int i = 0; i < net->params; ++i)
+        if (strcmp(net->param[i].name, name) == 0) return &net->param[i];
+    return dt_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
+}
+
+static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
+    const float *group = rows + (size_t)(i / DT_LANES) * stride;
+    for (int k = 0; k < net->classes; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
+}
+
+static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
     DT_TRY(dti_ready(who, net));
-    if (!opt || !d) return dt_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
-    if (opt->values != net->values)
-        return dt_fail(DT_EARG, "%s: the optimizer was made for another net", who);
-    if (d->epochs < 1) return dt_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
-    if (d->batch < 1)
-        return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
-    DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
-    DT_TRY(dti_schedule_check(d->schedule));
-    if (!(d->target >= 0.0f && d->target <= 1.0f))
-        return dt_fail(DT_EARG, "training: a target of %g; needs 0..1", (double)d->target);
-    if (d->validation) DT_TRY(dti_check_data("validation", net, d->validation));
-    if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
-    return dti_check_data("training", net, d->data);
+    if (!net->forwarded) return dt_fail(DT_EARG, "%s: dt_forward comes first", who);
+    if (i < 0 || (uint32_t)i >= net->batch.count)
+        return dt_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i,
+                       (unsigned)net->batch.count);
+    return out ? DT_OK : dt_fail(DT_EARG, "%s: out must not be NULL", who);
 }
 
-/* The steps of an epoch of `count` samples are of `batch` and, the last one, of what is left: can
-   the net be trained on both? Of a step's lane groups all are full but the last, which the last
-   rank holds [S4.5]. */
-static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks) {
-    const uint32_t sizes[2] = { count >= batch ? batch : 0, count % batch };
-    for (int k = 0; k < 2; ++k) {
-        const uint64_t P = (uint64_t)ranks;
-        const uint64_t groups = sizes[k] / DT_LANES + (sizes[k] % DT_LANES != 0);
-        const uint32_t before = (uint32_t)((P - 1) * groups / P) * DT_LANES;
-        DT_TRY(dti_check_scopes(net, sizes[k] - before, sizes[k], true));
+DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out) {
+    DT_TRY(dti_check_lane(__func__, net, i, out));
+    const dti_lanes logits = net->tensor[net->op[net->ops - 1].made].value;
+    dti_lane_out(net, logits.at, logits.stride, i, out);
+    return DT_OK;
+}
+
+DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
+    DT_TRY(dti_check_lane(__func__, net, i, out));
+    if (!net->loss->probabilities)
+        return dt_fail(DT_EARG, "%s: %s knows no probabilities", __func__, net->loss->name);
+    dti_lane_out(net, net->logp, (size_t)net->classes * DT_LANES, i, out);
+    return DT_OK;
+}
+
+static double dti_layer_macs(const dti_layer *l) {
+    return l->class->macs ? l->class->macs(l) : 0.0;
+}
+
+/* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a
+   multiply-add each. */
+DT_API double dt_net_flops(const dt_net *net) {
+    DTI_NEED(net, "net", 0.0);
+    double flops = 0.0;
+    for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l)
+        flops += 2.0 * dti_layer_macs(l) * (net->tensor[l->x].learns ? 3.0 : 2.0);
+    return flops;
+}
+
+DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
+    size_t used = 0;
+    DTI_NEED(text || size == 0, "text", );
+    if (size) text[0] = '\0';
+    DTI_NEED(net, "net", );
+    for (int i = 0; i < net->list.layers && used < size; ++i) {
+        const dti_layer *l = &net->list.layer[i];
+        used += dti_print(
+            text + used, size - used,
+            "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
+            l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params,
+            dti_layer_macs(l));
     }
+}
+
+DT_API dt_err dt_net_profile(dt_net *net, bool on) {
+    DT_TRY(dti_ready(__func__, net));
+    dti_release(net->layer_seconds);
+    net->layer_seconds = NULL;
+    if (on && !(net->layer_seconds = dti_alloc_many((size_t)net->list.layers * 2, sizeof(double))))
+        return DT_ENOMEM;
     return DT_OK;
 }
 
-/* Where each worker takes steps of its own, there is no global batch to look at. */
-static dt_err dti_check_alone(const char *who, const dt_net *net, int workers) {
-    for (const dti_op *op = net->op; op < net->op + net->ops && workers > 1; ++op)
-        if (op->scope == DTI_OVER_BATCH)
-            return dt_fail(DT_EARG, "%s: %s \"%s\" looks at the batch of all %d workers together, "
-                           "but each of them takes its own steps; let it look at the rank or the "
-                           "lane group", who, op->layer->class->name, op->layer->name, workers);
-    return DT_OK;
+DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,
+                                double *backward_seconds) {
+    DTI_NEED(net, "net", NULL);
+    if (i < 0 || i >= net->list.layers)
+        return dt_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
+    if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
+    if (backward_seconds)
+        *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
+    return net->list.layer[i].name;
 }
 
-/* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the settings. */
-static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
-                              const dt_train_desc *d) {
-    const uint64_t settings[] = { net->desc.seed,
-                                  net->desc.float_sums,
-                                  net->desc.direct,
-                                  dt_hash(&net->desc.unit, sizeof net->desc.unit, 0),
-                                  (uint64_t)net->desc.loss,
-                                  net->count,
-                                  (uint64_t)net->list.layers,
-                                  d->seed,
-                                  d->batch,
-                                  (uint64_t)d->epochs,
-                                  d->average_every,
-                                  d->check_every,
-                                  d->bucket_bytes,
-                                  (uint64_t)d->algorithm,
-                                  (uint64_t)d->lr_scaling,
-                                  d->lr_batch,
-                                  d->patience,
-                                  d->validation != NULL,
-                                  d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
-    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt)),
-                   target = dt_hash(&d->target, sizeof d->target, steps);
-    DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
-                        dti_build_hash() ^ dti_arithmetic_hash()));
-    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
-    return dt_comm_same(comm, "the settings of training",
-                        dt_hash(settings, sizeof settings, target));
+DT_API double dt_score_loss(const dt_score *score) {
+    DTI_NEED(score, "score", 0.0);
+    return score->count ? (double)score->loss_fixed * 0x1p-24 / (double)score->count : 0.0;
 }
-#endif /* DTI_IMPLEMENT */
+
+DT_API double dt_score_accuracy(const dt_score *score) {
+    DTI_NEED(score, "score", 0.0);
+    return score->count ? (double)score->correct / (double)score->count : 0.0;
+}
+
+DT_API void dt_score_add(dt_score *sum, const dt_score *more) {
+    DTI_NEED(sum && more, "sum and more", );
+    sum->loss_fixed += more->loss_fixed;
+    sum->correct += more->correct;
+    sum->count += more->count;
+}
+
+DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
+    DTI_NEED(text || size == 0, "text", );
+    if (size) text[0] = '\0';
+    DTI_NEED(p, "progress", );
+    double done = p->epochs > 0
+                      ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs
+                      : 0.0;
+    double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
+    dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left",
+              p->epoch + 1, p->epochs, (unsigned)p->step, (unsigned)p->steps,
+              dt_score_loss(&p->score), p->seconds > 0.0 ? (double)p->samples / p->seconds : 0.0,
+              left);
+}
+#endif
 
 /* ==== [E6] Files ===========================================================
 
@@ -14660,6 +14116,97 @@ static void dti_describe_folder(const char *folder, char *text, size_t size) {
 #endif
 }
 
+/* Sets the sizes, and allocates pixels, labels, mean and std in one block. */
+static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int channels, int height, int width,
+                                int classes) {
+    d->count = count;
+    d->channels = channels;
+    d->height = height;
+    d->width = width;
+    d->classes = classes;
+    const size_t pixels = dti_round_up(dti_times(count, dti_image_bytes(d)), 64),
+                 labels = dti_round_up(count, 64), scale = 2 * (size_t)channels * sizeof(float);
+    if (pixels > SIZE_MAX / 2)
+        return dt_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height,
+                       width);
+    uint8_t *block = dti_alloc(pixels + labels + scale);
+    if (!block) return DT_ENOMEM;
+    d->block = d->pixels = block;
+    d->labels = block + pixels;
+    d->mean = (float *)(void *)(block + pixels + labels);
+    d->std = d->mean + channels;
+    return DT_OK;
+}
+
+static dt_err dti_check_floats(const char *what, const float *x, uint32_t rows, size_t width) {
+    for (size_t i = 0; x && i < rows * width; ++i)
+        if (!(fabsf(x[i]) <= FLT_MAX))
+            return dt_fail(DT_EDATA, "a dataset: %s %zu of sample %zu is %g, not a number to learn "
+                                     "from", what, i % width, i / width, (double)x[i]);
+    return DT_OK;
+}
+
+DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *a) {
+    DTI_NEED(d, "d", DT_EARG);
+    memset(d, 0, sizeof *d);
+    DTI_NEED(a, "arrays", DT_EARG);
+    dt_dataset own = { .count = a->count,
+                       .channels = a->channels,
+                       .height = a->height ? a->height : 1,
+                       .width = a->width ? a->width : 1,
+                       .classes = a->labels ? a->classes : a->target_width,
+                       .pixels = (uint8_t *)a->pixels, /* read, never written: nor the others */
+                       .values = (float *)a->values,
+                       .labels = (uint8_t *)a->labels,
+                       .targets = (float *)a->targets,
+                       .target_width = a->targets ? a->target_width : 0,
+                       .mean = (float *)a->mean,
+                       .std = (float *)a->std };
+    DT_TRY(dti_check_dataset("a dataset", &own));
+    if (a->labels && (a->classes < 1 || a->classes > 256))
+        return dt_fail(DT_EARG, "a dataset: %d classes, outside of 1 to 256", a->classes);
+    for (uint32_t n = 0; a->labels && n < a->count; ++n)
+        if (a->labels[n] >= a->classes)
+            return dt_fail(DT_EDATA, "a dataset: sample %u has label %u, but there are %d classes",
+                           (unsigned)n, a->labels[n], a->classes);
+    const size_t row = dti_image_bytes(&own), channels = (size_t)own.channels;
+    DT_TRY(dti_check_floats("value", a->values, a->count, row));
+    DT_TRY(dti_check_floats("target", a->targets, a->count, (size_t)own.target_width));
+    if (!a->unscaled) {
+        if (!(own.block = dti_alloc_many(2 * channels, sizeof(float)))) return DT_ENOMEM;
+        own.mean = own.block;
+        own.std = own.mean + channels;
+        if (!a->mean) dti_dataset_measure(&own);
+        for (size_t c = 0; a->mean && c < channels; ++c)
+            own.mean[c] = a->mean[c], own.std[c] = a->std[c];
+    }
+    snprintf(own.name, sizeof own.name, "%.31s", a->name ? a->name : "arrays");
+    snprintf(own.source, sizeof own.source, "the program's own arrays");
+    dti_dataset_hash(&own);
+    *d = own;
+    return DT_OK;
+}
+
+DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first,
+                              uint32_t count) {
+    DTI_NEED(view, "view", DT_EARG);
+    DT_TRY(dti_check_dataset("a view", of));
+    if (count == 0 || first >= of->count || count > of->count - first)
+        return dt_fail(DT_EARG,
+                       "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
+                       count, first, of->name, of->count);
+    dt_dataset v = *of;
+    if (v.pixels) v.pixels += (size_t)first * dti_image_bytes(of);
+    if (v.values) v.values += (size_t)first * dti_image_bytes(of);
+    if (v.labels) v.labels += first;
+    if (v.targets) v.targets += (size_t)first * (size_t)of->target_width;
+    v.count = count;
+    v.block = NULL;
+    dti_dataset_hash(&v);
+    *view = v;
+    return DT_OK;
+}
+
 /* Opens a file of data; its length is what its contents are held against. *file NULL: not open. */
 static dt_err dti_data_open(FILE **file, const char *path, long *length) {
     *file = dti_open_plain(path);
@@ -14871,6 +14418,201 @@ DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n) {
     snprintf(d->source, sizeof d->source, "%.255s", paths[0]);
     dti_dataset_measure(d);
     dti_dataset_hash(d);
+    return DT_OK;
+}
+
+/* ---- A dataset is found: of each folder that may hold one, its table row [S4.3] says which file shows that
+   it does. */
+typedef struct dti_search {
+    char folder[DTI_PATH_MAX]; /* where the files are */
+    char zipped[DTI_PATH_MAX]; /* a folder that has them with gzip only, for the error text */
+    bool found;
+} dti_search;
+
+static bool dti_any_file(const char *const *files, const char *folder, const char *suffix) {
+    char path[DTI_PATH_MAX + 64];
+    for (; *files; ++files)
+        if (dti_data_path(path, sizeof path, folder, *files, suffix)) return true;
+    return false;
+}
+
+static bool dti_search_folder(dti_search *s, const dti_data_class *set, const char *root,
+                              const char *sub) {
+    char folder[DTI_PATH_MAX];
+    const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
+    if (n < 0 || (size_t)n >= sizeof folder) return false;
+    if (!dti_any_file(set->files, folder, "")) {
+        if (!s->zipped[0] && dti_any_file(set->files, folder, ".gz"))
+            memcpy(s->zipped, folder, sizeof folder);
+        return false;
+    }
+    memcpy(s->folder, folder, sizeof folder);
+    return s->found = true;
+}
+
+static void dti_search_set(dti_search *s, const dti_data_class *set, const char *given,
+                           bool elsewhere) {
+    for (int i = 0; given && i < 3 && set->folders[i]; ++i)
+        if (dti_search_folder(s, set, given, set->folders[i])) return;
+    if (given && (!set->owns || set->owns(given)) && dti_search_folder(s, set, given, "")) return;
+    for (int i = 0; elsewhere && i < 3 && set->folders[i]; ++i)
+        if (dti_search_folder(s, set, "data", set->folders[i])) return;
+}
+
+static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
+                              const char *given, bool elsewhere) {
+    char held[160], advice[160];
+    snprintf(advice, sizeof advice,
+             "run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->folders[0],
+             set->files[0]);
+    if (s->zipped[0])
+        return dt_fail(DT_EIO,
+                       "%s is only there as gzip files in %.128s: unpack them with gunzip, "
+                       "or run \"make data\"",
+                       names, s->zipped);
+    if (!given) return dt_fail(DT_EIO, "no %s in ./data: %s", names, advice);
+    dti_describe_folder(given, held, sizeof held);
+    return dt_fail(DT_EIO, "no %s in DTRAIN_DATA=%.128s (%s)%s: %s", names, given, held,
+                   elsewhere ? " nor in ./data" : "", advice);
+}
+
+/* Option names of all sets, or names of those that "auto" looks for: "mnist, fashion and more". */
+static void dti_list_sets(char *text, size_t size, bool looked_for, const char *and) {
+    const char *words[DTI_DATA_CLASSES];
+    size_t n = 0, used = 0;
+    for (int i = 0; i < DTI_DATA_CLASSES; ++i) {
+        const dti_data_class *set = &dti_data_classes[i];
+        if (!looked_for) words[n++] = set->kind.option;
+        else if (set->automatic && set->files) words[n++] = set->kind.name;
+    }
+    *text = '\0';
+    for (size_t i = 0; i < n && used < size; ++i)
+        used += (size_t)snprintf(text + used, size - used, "%s%s",
+                                 i == 0 ? "" : i + 1 < n ? ", " : and, words[i]);
+}
+
+DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *which) {
+    dti_search search = { .found = false };
+    char names[256];
+    if (train) memset(train, 0, sizeof *train);
+    if (test) memset(test, 0, sizeof *test);
+    const bool any = !which || strcmp(which, "auto") == 0;
+    const char *given = getenv("DTRAIN_DATA");
+    if (given && !*given) given = NULL;
+    for (int i = 0; i < DTI_DATA_CLASSES; ++i) {
+        const dti_data_class *set = &dti_data_classes[i];
+        const bool drawn = !set->files;
+        const bool asked_for = any ? set->automatic && !(drawn && given)
+                                   : strcmp(which, set->kind.option) == 0;
+        if (!asked_for) continue;
+        if (!drawn) dti_search_set(&search, set, given, !any || !given);
+        if (drawn || search.found) return dti_load_set(train, test, set, search.folder);
+        if (!any) return dti_set_missing(&search, set, set->kind.name, given, true);
+    }
+    dti_list_sets(names, sizeof names, any, any ? " or " : " and ");
+    if (any) return dti_set_missing(&search, &dti_data_classes[0], names, given, false);
+    return dt_fail(DT_EARG, "no dataset is named \"%.64s\": auto, %s are", which, names);
+}
+#endif
+
+/* ==== [E6.6] Numbers as text ============================================= */
+#ifdef DTI_IMPLEMENT
+/* printf writes a comma for the decimal point where a program has said setlocale(LC_ALL,
+   "de_DE.UTF-8"), and strtod then wants one: no JSON, and a row "0,5,0,25" of a CSV file that
+   nobody can read back. So whatever this file writes with a number in it goes through the three
+   functions here, and what it reads through dt_number_parse below.
+
+   Between the characters that printf may use for a number, whatever else stands is the locale's
+   decimal point. */
+static size_t dti_point(char *number, size_t n) { /* n: its length; returns the new one */
+    static const char known[] = " +-.0123456789abcdefinpxABCDEFINPX";
+    char *point = number + strspn(number, known);
+    const size_t wide = strcspn(point, known), behind = strlen(point);
+    if (wide == 0) return n;
+    *point = '.';
+    memmove(point + 1, point + wide, behind - wide + 1);
+    return n - wide + 1;
+}
+
+/* One conversion, such as "%8.3f", of the next argument. snprintf makes it; the type follows
+   from its last letters. */
+#define DTI_CONVERT(type) snprintf(at, room, one, va_arg(args, type))
+
+/* vsnprintf, with a point in every locale. It knows all conversions but %n and those of wide
+   characters. */
+DTI_LOCAL size_t dti_vprint(char *out, size_t size, const char *format, va_list args) {
+    size_t used = 0;
+    if (size) *out = '\0';
+    while (*format) {
+        char one[48], *at = used < size ? out + used : NULL;
+        size_t k = 0, plain = strcspn(format, "%"), room = used < size ? size - used : 0;
+        int n = 0;
+        if (plain) {
+            used += (size_t)snprintf(at, room, "%.*s", (int)plain, format);
+            format += plain;
+            continue;
+        }
+        do { /* the conversion, a number in place of each star; a precision below 0 is none */
+            const int star = *format == '*' ? va_arg(args, int) : 0;
+            if (*format != '*') one[k++] = *format;
+            else if (star < 0 && one[k - 1] == '.') --k;
+            else k += (size_t)snprintf(one + k, sizeof one - k, "%d", star);
+        } while ((k == 1 || !strchr("diouxXcspeEfFgGaA%", *format)) && *++format &&
+                 k < sizeof one - 12);
+        if (*format) ++format;
+        one[k] = '\0';
+        const char kind = one[k - 1], length = k > 1 ? one[k - 2] : ' ';
+        if (strchr("eEfFgGaA", kind)) {
+            n = length == 'L' ? DTI_CONVERT(long double) : DTI_CONVERT(double);
+            if (at && n > 0) n = (int)dti_point(at, (size_t)n);
+        } else if (kind == 's') n = DTI_CONVERT(const char *);
+        else if (kind == 'p') n = DTI_CONVERT(void *);
+        else if (kind == '%') n = snprintf(at, room, "%%");
+        else if (length == 'z') n = DTI_CONVERT(size_t);
+        else if (length == 'j') n = DTI_CONVERT(intmax_t);
+        else if (length == 't') n = DTI_CONVERT(ptrdiff_t);
+        else if (length == 'l') n = one[k - 3] == 'l' ? DTI_CONVERT(long long) : DTI_CONVERT(long);
+        else n = DTI_CONVERT(int);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    return used;
+}
+#undef DTI_CONVERT
+
+DTI_LOCAL size_t dti_print(char *out, size_t size, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    const size_t n = dti_vprint(out, size, format, args);
+    va_end(args);
+    return n;
+}
+
+DT_API dt_err dt_fail(dt_err code, const char *format, ...) {
+    char text[sizeof dti_error_text]; /* the arguments may quote dt_error() itself */
+    va_list args;
+    va_start(args, format);
+    dti_vprint(text, sizeof text, format, args);
+    va_end(args);
+    memcpy(dti_error_text, text, sizeof text);
+    return code;
+}
+
+/* strtod reads the number as this locale would write it; how that is, it shows with one half. */
+DT_API dt_err dt_number_parse(const char *text, double *value) {
+    DTI_NEED(text && value, "text and value", DT_EARG);
+    enum { MOST = 400 };
+    char half[16], local[8 * MOST], *end = local;
+    const size_t digits = strspn(text, "+-.0123456789eE");
+    const int point = snprintf(half, sizeof half, "%.1f", 0.5) - 2;
+    size_t n = 0;
+    for (size_t i = 0; i < digits && digits <= MOST; ++i)
+        if (text[i] == '.') for (int k = 1; k <= point; ++k) local[n++] = half[k];
+        else local[n++] = text[i];
+    local[n] = '\0';
+    const double read = strtod(local, &end);
+    if (n == 0 || text[digits] || *end || !(read <= DBL_MAX && read >= -DBL_MAX))
+        return dt_fail(DT_EARG, "\"%.40s\" is not a number such as 0.01", text);
+    *value = read;
     return DT_OK;
 }
 #endif
@@ -17383,6 +17125,382 @@ DT_API dt_err dt_chart_save(dt_chart *c, const char *png) {
 }
 #endif /* DTI_IMPLEMENT */
 #endif /* DTRAIN_WITH_CHARTS */
+
+/* ==== [E9] Checks ==========================================================
+
+   What is refused, and in which words. The functions of Part I ask here whether what they were given can be
+   meant, and then go on. Each check returns DT_OK, or an error whose sentence says what was given and what is
+   wanted. Nothing here changes anything, so the order of reading is any. */
+
+/* ==== [E9.1] Sizes and names ==============================================
+
+   All sizes come as int, and are multiplied in size_t, where dti_times [S1.3] cannot wrap round. */
+#ifdef DTI_IMPLEMENT
+/* Whether a tensor of that shape, sizes all positive, has more bytes than there are addresses. */
+static bool dti_too_many(int a, int b, int c, int d)
+{
+    return dti_times(dti_times((size_t)a, (size_t)b), dti_times((size_t)c, (size_t)d)) >
+           SIZE_MAX / 2 / sizeof(float);
+}
+
+static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O, int K, int S, int p)
+{
+    if (N < 1 || C < 1 || H < 1 || W < 1 || O < 1 || K < 1 || S < 1 || p < 0)
+        return dt_fail(
+            DT_ESHAPE,
+            "%s: sizes N=%d C=%d H=%d W=%d O=%d K=%d S=%d must be positive, padding %d must not be negative",
+            who, N, C, H, W, O, K, S, p);
+    if (dti_too_many(N, C, H, W) || dti_too_many(O, C, K, K) || p > (INT_MAX - (H > W ? H : W)) / 2)
+        return dt_fail(DT_ESHAPE,
+                       "%s: N=%d C=%d H=%d W=%d O=%d K=%d padding %d make more numbers than can be counted",
+                       who, N, C, H, W, O, K, p);
+    if (H + 2 * p < K || W + 2 * p < K)
+        return dt_fail(DT_ESHAPE, "%s: a %dx%d image with padding %d has no room for a %dx%d kernel", who, H,
+                       W, p, K, K);
+    if (dti_too_many(N, O, (H + 2 * p - K) / S + 1, (W + 2 * p - K) / S + 1))
+        return dt_fail(DT_ESHAPE, "%s: N=%d O=%d H=%d W=%d padding %d make more outputs than can be counted",
+                       who, N, O, H, W, p);
+    return DT_OK;
+}
+
+static dt_err dti_pool_check(const char *who, int N, int C, int H, int W, int K, int S)
+{
+    if (N < 1 || C < 1 || H < 1 || W < 1 || K < 1 || S < 1 || K > H || K > W)
+        return dt_fail(DT_ESHAPE, "%s: no %dx%d window with stride %d in N=%d C=%d H=%d W=%d", who, K, K, S,
+                       N, C, H, W);
+    if (dti_too_many(N, C, H, W))
+        return dt_fail(DT_ESHAPE, "%s: N=%d C=%d H=%d W=%d make more numbers than can be counted", who, N, C,
+                       H, W);
+    return DT_OK;
+}
+
+static dt_err dti_linear_check(const char *who, int N, int I, int O)
+{
+    if (N < 1 || I < 1 || O < 1)
+        return dt_fail(DT_ESHAPE, "%s: sizes N=%d I=%d O=%d must be positive", who, N, I, O);
+    if (dti_too_many(N, I, 1, 1) || dti_too_many(N, O, 1, 1) || dti_too_many(I, O, 1, 1))
+        return dt_fail(DT_ESHAPE, "%s: N=%d I=%d O=%d make more numbers than can be counted", who, N, I, O);
+    return DT_OK;
+}
+
+/* What a class's shape may not leave behind. */
+static dt_err dti_size_check(const dti_layer *l) {
+    if (!dti_fits_image(l->out))
+        return dt_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
+                       l->class->name, l->name, l->out[0], l->out[1], l->out[2], DTI_MAX_IMAGE);
+    for (int i = 0; i < l->slots; ++i)
+        if (dt_tensor_count(&l->slot[i].shape) == 0)
+            return dt_fail(DT_ESHAPE, "%s \"%s\": more parameters than there are addresses",
+                           l->class->name, l->name);
+    return DT_OK;
+}
+
+static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
+    if (!*name || strlen(name) >= DTI_NAME)
+        return dt_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
+    /* names stand in files and sentences */
+    for (size_t i = 0, left = strlen(name), n; left > 0; i += n, left -= n) {
+        n = dti_utf8_bytes(name + i, left);
+        if (n > 1 || (n == 1 && name[i] >= ' ' && name[i] != 0x7f)) continue;
+        return dt_fail(DT_EARG, "%s: byte %zu of the name, 0x%02x, is %s", kind, i,
+                       (unsigned char)name[i], n ? "a control character" : "not UTF-8");
+    }
+    for (int i = 0; i < list->layers; ++i)
+        if (strcmp(list->layer[i].name, name) == 0 && list->layer[i].slots)
+            return dt_fail(DT_EARG, "%s \"%s\": the net has a layer of that name", kind, name);
+    return DT_OK;
+}
+#endif
+
+/* ==== [E9.2] Data and batches ============================================= */
+#ifdef DTI_IMPLEMENT
+/* A dataset that can be used: also one that a program has put together itself. */
+static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
+    if (!d) return dt_fail(DT_EARG, "%s: the dataset must not be NULL", who);
+    if (!(d->pixels || d->values) || !(d->labels || d->targets) || d->count == 0)
+        return dt_fail(DT_EARG, "%s: the dataset is empty", who);
+    if ((d->pixels && d->values) || (d->labels && d->targets) || !d->mean != !d->std)
+        return dt_fail(DT_EARG,
+                       "%s: of pixels and values, and of labels and targets, a dataset has one; of "
+                       "mean and std both or none", who);
+    if (d->channels < 1 || d->height < 1 || d->width < 1)
+        return dt_fail(DT_ESHAPE, "%s: images of %d x %d x %d; needs channels, and pixels", who,
+                       d->channels, d->height, d->width);
+    if (d->targets && d->target_width < 1)
+        return dt_fail(DT_ESHAPE, "%s: rows of %d targets; at least 1", who, d->target_width);
+    const size_t row = dti_plus(dti_image_bytes(d), d->targets ? (size_t)d->target_width : 0);
+    if (dti_times(d->count, row) > SIZE_MAX / 8)
+        return dt_fail(DT_ESHAPE, "%s: %u images of %d x %d x %d are more than memory can hold",
+                       who, (unsigned)d->count, d->channels, d->height, d->width);
+    return DT_OK;
+}
+
+static dt_err dti_check_augment(const dt_augment *a, int channels, int height, int width) {
+    if (!a) return DT_OK;
+    const struct { const char *name; float value, most; } bounds[] = {
+        { "flip", a->flip, 1.0f },
+        { "rotate", a->rotate, 180.0f },
+        { "shear", a->shear, 45.0f },
+        { "brightness", a->brightness, 1.0f },
+        { "contrast", a->contrast, 1.0f },
+        { "saturation", a->saturation, 1.0f },
+    };
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; ++i)
+        if (!(bounds[i].value >= 0.0f && bounds[i].value <= bounds[i].most))
+            return dt_fail(DT_EARG, "augment: %s is %g, outside of 0 to %g", bounds[i].name,
+                           (double)bounds[i].value, (double)bounds[i].most);
+    const bool scales = a->scale_low != 0.0f || a->scale_high != 0.0f;
+    if (scales &&
+        !(a->scale_low >= 0.25f && a->scale_high <= 4.0f && a->scale_low <= a->scale_high))
+        return dt_fail(DT_EARG, "augment: scale from %g to %g; needs 0.25 <= low <= high <= 4",
+                       (double)a->scale_low, (double)a->scale_high);
+    if (height > DTI_AUGMENT_SIDE || width > DTI_AUGMENT_SIDE)
+        return dt_fail(DT_ESHAPE, "augment: images of %d x %d pixels; at most %d a side", height,
+                       width, DTI_AUGMENT_SIDE);
+    if ((a->contrast > 0.0f || a->saturation > 0.0f) && channels != 1 && channels != 3)
+        return dt_fail(DT_ESHAPE,
+                       "augment: contrast and saturation need grey or three colours, not %d "
+                       "channels",
+                       channels);
+    return DT_OK;
+}
+
+static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank,
+                                int size) {
+    DT_TRY(dti_check_dataset("batches", data));
+    if (desc->augment && !data->pixels)
+        return dt_fail(DT_EARG, "batches: augment is for images of bytes, these are floats");
+    DT_TRY(dti_check_augment(desc->augment, data->channels, data->height, data->width));
+    if (size < 1 || rank < 0 || rank >= size)
+        return dt_fail(DT_EARG, "batches: rank %d of %d ranks", rank, size);
+    if ((desc->global_batch == 0) == (desc->per_rank_batch == 0))
+        return dt_fail(DT_EARG, "batches: give one of global_batch (%u) and per_rank_batch (%u)",
+                       desc->global_batch, desc->per_rank_batch);
+    if (desc->per_rank_batch > UINT32_MAX / (uint32_t)size)
+        return dt_fail(DT_EARG, "batches: %u images for each of %d ranks are too many",
+                       desc->per_rank_batch, size);
+    if (!desc->subset) return DT_OK;
+    if (desc->subset_count == 0) return dt_fail(DT_EARG, "batches: the subset is empty");
+    for (uint32_t i = 0; i < desc->subset_count; ++i)
+        if (desc->subset[i] >= data->count)
+            return dt_fail(DT_EARG, "batches: subset[%u] is row %u, the dataset has %u", i,
+                           desc->subset[i], data->count);
+    return DT_OK;
+}
+#endif
+
+/* ==== [E9.3] Nets ========================================================= */
+#ifdef DTI_IMPLEMENT
+static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
+    if (net->list.error != DT_OK) return dt_fail(net->list.error, "%s", net->list.error_text);
+    if (net->list.closed) return dt_fail(DT_EARG, "net: built already");
+    if (!desc) return dt_fail(DT_EARG, "dt_net_build: desc must not be NULL");
+    if (desc->batch < 1 || desc->batch > 1 << 20)
+        return dt_fail(DT_EARG, "net: batch %d; needs 1..%d", desc->batch, 1 << 20);
+    if (desc->unit != 0.0f) DT_TRY(dti_check_unit("net", desc->unit));
+    DT_TRY(dti_check_enum("net", "loss", desc->loss, DT_LOSSES));
+    if (net->list.layers == 0) return dt_fail(DT_EARG, "net: it has no layers");
+    const int *out = dti_tensor_shape(&net->list, net->list.layers);
+    if (out[1] != 1 || out[2] != 1)
+        return dt_fail(DT_ESHAPE,
+                       "net: the last layer gives %d x %d x %d; it must give one number a class "
+                       "(end in dt_linear)",
+                       out[0], out[1], out[2]);
+    for (int i = 1; i < net->list.layers; ++i) {
+        bool read = false;
+        for (int k = i; k < net->list.layers; ++k)
+            read = read || net->list.layer[k].x == i || net->list.layer[k].with == i;
+        if (!read)
+            return dt_fail(DT_EARG, "net: nothing reads what %s (layer %d) makes",
+                           net->list.layer[i - 1].name, i - 1);
+    }
+    return DT_OK;
+}
+
+/* Images of that shape, one mean and deviation a channel. */
+static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height,
+                               int width, const float *mean, const float *std) {
+    const int *in = dti_image_shape(net);
+    if (channels != in[0] || height != in[1] || width != in[2])
+        return dt_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
+                       channels, height, width, in[0], in[1], in[2]);
+    for (int c = 0; mean && c < channels; ++c)
+        if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
+            return dt_fail(DT_EARG,
+                           "%s: channel %d has the mean %g and the standard deviation %g; needs "
+                           "numbers, the second above 0",
+                           name, c, (double)mean[c], (double)std[c]);
+    return DT_OK;
+}
+
+static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
+    const int *in = dti_image_shape(net);
+    const bool told = batch->channels || batch->height || batch->width;
+    if (batch->count && !((batch->pixels || batch->values) && batch->index))
+        return dt_fail(DT_EARG,
+                       "net: of a batch of %u samples, pixels or values, and index must not be NULL",
+                       (unsigned)batch->count);
+    if ((batch->pixels && batch->values) || !batch->mean != !batch->std)
+        return dt_fail(DT_EARG, "net: of pixels and values a batch has one, of mean and std both or "
+                                "none");
+    if (batch->targets && batch->target_width != net->classes)
+        return dt_fail(DT_ESHAPE, "net: rows of %d targets, the net has %d outputs",
+                       batch->target_width, net->classes);
+    if (batch->count > (uint32_t)net->max_groups * DT_LANES)
+        return dt_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count,
+                       net->max_groups * DT_LANES);
+    if (batch->global_count < batch->count || batch->global_count < 1)
+        return dt_fail(DT_EARG, "net: %u samples here but %u in the global batch",
+                       (unsigned)batch->count, (unsigned)batch->global_count);
+    for (uint32_t i = 0; i < batch->count; ++i)
+        if (batch->rows && batch->index[i] >= batch->rows)
+            return dt_fail(DT_EARG, "net: index[%u] is row %u, the data have %u", (unsigned)i,
+                           (unsigned)batch->index[i], (unsigned)batch->rows);
+    if (batch->count == 0) return DT_OK;
+    if (batch->augment && !(batch->room && batch->pixels))
+        return dt_fail(DT_EARG, "net: a batch with augment needs pixels, and room for 16 images");
+    DT_TRY(dti_check_augment(batch->augment, in[0], in[1], in[2]));
+    return dti_check_images(net, "the batch", told ? batch->channels : in[0],
+                            told ? batch->height : in[1], told ? batch->width : in[2], batch->mean,
+                            batch->std);
+}
+
+/* A layer that computes over a scope of images may need some fewest of them. meets: ranks add up
+   what is over the batch. */
+static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets) {
+    static const char *const scopes[] = { "image", "lane group", "rank", "batch" };
+    const uint32_t over[DTI_SCOPES] = { 1, images ? (images - 1) % DT_LANES + 1 : 0, images,
+                                       meets ? global : images };
+    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
+        if (over[op->scope] && over[op->scope] < op->fewest)
+            return dt_fail(DT_ESHAPE,
+                           "%s \"%s\": %u of %u images, on a %d x %d map, are the only ones of a "
+                           "%s; it needs %u of them in training",
+                           op->layer->class->name, op->layer->name, (unsigned)over[op->scope],
+                           (unsigned)global, op->in[1], op->in[2], scopes[op->scope],
+                           (unsigned)op->fewest);
+    return DT_OK;
+}
+
+/* The error of a loss that is no number: with the first parameter that is none, where the fault lies with
+   one. */
+static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
+    for (int i = 0; i < net->params; ++i)
+        for (size_t k = 0; k < dt_tensor_count(&net->param[i].value); ++k)
+            if (!(fabsf(net->param[i].value.data[k]) <= FLT_MAX))
+                return dt_fail(DT_ENUMERIC, "loss of sample %u is %g: %s[%zu] is %g",
+                               (unsigned)sample, (double)loss, net->param[i].name, k,
+                               (double)net->param[i].value.data[k]);
+    return dt_fail(DT_ENUMERIC, "loss of sample %u is %g", (unsigned)sample, (double)loss);
+}
+#endif
+
+/* ==== [E9.4] Optimizers and training ====================================== */
+#ifdef DTI_IMPLEMENT
+static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay) {
+    if (beta1 >= 0.0f && beta1 < 1.0f && beta2 >= 0.0f && beta2 < 1.0f && eps > 0.0f &&
+        dti_not_negative(decay))
+        return true;
+    dt_fail(DT_EARG, "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > "
+            "0, weight decay >= 0", who, (double)beta1, (double)beta2, (double)eps, (double)decay);
+    return false;
+}
+
+static dt_err dti_schedule_check(const dt_schedule *first) {
+    int piece = 0;
+    for (const dt_schedule *s = first; s; s = s->then) {
+        DT_TRY(dti_check_enum("schedule", "curve", s->curve, DT_LR_CURVES));
+        if (++piece > 64) return dt_fail(DT_EARG, "schedule: more than 64 pieces");
+        const dti_curve_class *class = &dti_curves[s->curve];
+        if (((class->over || s->then) && s->over == 0) || (class->every && s->every == 0))
+            return dt_fail(DT_EARG, "schedule: piece %d lasts over %u, with a step every %u of it",
+                           piece, (unsigned)s->over, (unsigned)s->every);
+        const float numbers[] = { s->from, s->to, s->factor, s->end };
+        for (int i = 0; i < 4; ++i)
+            if (!dti_not_negative(numbers[i]))
+                return dt_fail(DT_EARG, "schedule: piece %d: %g may not be negative", piece,
+                               (double)numbers[i]);
+        if (s->by_step != first->by_step)
+            return dt_fail(DT_EARG, "schedule: piece %d counts %s, the first one does not", piece,
+                           s->by_step ? "steps" : "epochs");
+    }
+    return DT_OK;
+}
+
+static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
+                              const dt_train_desc *d) {
+    DT_TRY(dti_ready(who, net));
+    if (!opt || !d) return dt_fail(DT_EARG, "%s: opt and desc must not be NULL", who);
+    if (opt->values != net->values)
+        return dt_fail(DT_EARG, "%s: the optimizer was made for another net", who);
+    if (d->epochs < 1) return dt_fail(DT_EARG, "training: %d epochs; needs at least 1", d->epochs);
+    if (d->batch < 1)
+        return dt_fail(DT_EARG, "training: batch %u; needs at least 1", (unsigned)d->batch);
+    DT_TRY(dti_check_enum("training", "algorithm", d->algorithm, DT_ALGORITHMS));
+    DT_TRY(dti_schedule_check(d->schedule));
+    if (!(d->target >= 0.0f && d->target <= 1.0f))
+        return dt_fail(DT_EARG, "training: a target of %g; needs 0..1", (double)d->target);
+    if (d->validation) DT_TRY(dti_check_data("validation", net, d->validation));
+    if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
+    return dti_check_data("training", net, d->data);
+}
+
+/* The steps of an epoch of `count` samples are of `batch` and, the last one, of what is left: can
+   the net be trained on both? Of a step's lane groups all are full but the last, which the last
+   rank holds [S4.5]. */
+static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks) {
+    const uint32_t sizes[2] = { count >= batch ? batch : 0, count % batch };
+    for (int k = 0; k < 2; ++k) {
+        const uint64_t P = (uint64_t)ranks;
+        const uint64_t groups = sizes[k] / DT_LANES + (sizes[k] % DT_LANES != 0);
+        const uint32_t before = (uint32_t)((P - 1) * groups / P) * DT_LANES;
+        DT_TRY(dti_check_scopes(net, sizes[k] - before, sizes[k], true));
+    }
+    return DT_OK;
+}
+
+/* Where each worker takes steps of its own, there is no global batch to look at. */
+static dt_err dti_check_alone(const char *who, const dt_net *net, int workers) {
+    for (const dti_op *op = net->op; op < net->op + net->ops && workers > 1; ++op)
+        if (op->scope == DTI_OVER_BATCH)
+            return dt_fail(DT_EARG, "%s: %s \"%s\" looks at the batch of all %d workers together, "
+                           "but each of them takes its own steps; let it look at the rank or the "
+                           "lane group", who, op->layer->class->name, op->layer->name, workers);
+    return DT_OK;
+}
+
+/* What must be alike on every rank, and what a broadcast of the values cannot mend: the data, and the
+   settings. */
+static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
+                              const dt_train_desc *d) {
+    const uint64_t settings[] = { net->desc.seed,
+                                  net->desc.float_sums,
+                                  net->desc.direct,
+                                  dt_hash(&net->desc.unit, sizeof net->desc.unit, 0),
+                                  (uint64_t)net->desc.loss,
+                                  net->count,
+                                  (uint64_t)net->list.layers,
+                                  d->seed,
+                                  d->batch,
+                                  (uint64_t)d->epochs,
+                                  d->average_every,
+                                  d->check_every,
+                                  d->bucket_bytes,
+                                  (uint64_t)d->algorithm,
+                                  (uint64_t)d->lr_scaling,
+                                  d->lr_batch,
+                                  d->patience,
+                                  d->validation != NULL,
+                                  d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
+    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt)),
+                   target = dt_hash(&d->target, sizeof d->target, steps);
+    DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
+                        dti_build_hash() ^ dti_arithmetic_hash()));
+    DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
+    return dt_comm_same(comm, "the settings of training",
+                        dt_hash(settings, sizeof settings, target));
+}
+#endif
 
 /* ==== End ================================================================= */
 #if defined(DTI_DECLARE) && defined(__cplusplus)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The order of dtrain.h. A section of Part I ([S1] to [S11]) may use what stands above it, and the doors [S1.4]; Part II
-# (rooms [E1] to [E8]) may use everything. Only the doors declare what is defined further down. And Part I keeps its size.
+# (rooms [E1] to [E9]) may use everything. Only the doors declare what is defined further down. And Part I keeps its size.
 #
 # Looked at are the functions, types and macros that begin with dt_, dti_, DT_ or DTI_: where each is defined, and in which
 # section each is used. Comments and strings do not count.
