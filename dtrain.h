@@ -1577,53 +1577,77 @@ static void dti_batch_lanes(const dt_batch *batch, int C, int H, int W, int g, f
 }
 #endif
 
-/* ==== [S5] Kernels to read =================================================
+/* ==== [S5] Kernels to read ================================================
 
-   Convolution, max-pooling and the linear layer in the order of the formula: to be read, and to be compared with. The
-   fast ones, on lane groups, are in E1, behind the doors.
+   A layer is a formula, and these functions are the formulas written down: one loop for each index,
+   in the order in which the formula names them, nothing else. They are to be read before the layers
+   [S6], and to be compared with: the fast kernels [E1] compute the same sums in another order, and
+   every one of them is tested against its twin here.
 
-   Sizes: N images, C input channels, O output channels, H W input rows and columns, P Q output rows and columns,
-   K kernel, S stride, p padding, L = 16 lanes, G lane groups. */
+   An image is a map of C channels (1 for grey, 3 for colours, more behind a layer), each of H rows
+   and W columns; a batch is N images, one after the other. Its element [n][c][i][j] stands at
+   ((n*C + c)*H + i)*W + j: neighbours in a row are neighbours in memory, rows are W apart, channels
+   H*W, images C*H*W. dti_at computes that for any four indices.
 
-/* ==== [S5.1] Naive convolution ============================================ */
+   Backward. Training asks how the loss changes with each number that went into it. The loss knows
+   that for the last layer's y: dy[i] is the loss's derivative by y[i]. The chain rule takes it one
+   layer back: wherever forward said y += x*w, a small change of x changes y by w times as much, so
+   backward says dx += w*dy; and likewise dw += x*dy. That is all: each backward function below is
+   its forward one with the innermost line exchanged.
+
+   Sizes: N images, C input channels, O output channels, H W input rows and columns, P Q output rows
+   and columns, K kernel, S stride, p padding, L = 16 lanes, G lane groups. */
+
+/* ==== [S5.1] Naive convolution ============================================
+
+   A kernel of K x K weights for each input channel is laid over the image; each weight is
+   multiplied with the number under it, and all products are added up: one number of the output.
+   Then the kernel moves on by S. Padding lets it hang over the edge by p places, where x counts
+   as zero. Each of the O output channels has kernels of its own, and a bias b that its sum
+   starts from.
+
+       K = 3, S = 1, p = 0, H = W = 5           K = 3, S = 2, p = 1
+       [. . .] .  .     P = (5-3)/1 + 1 = 3     [0 0 0]0 0 0 0     P = (5+2-3)/2 + 1 = 3
+       [. . .] .  .                             [0 . .]. . . 0
+       [. . .] .  .                             [0 . .]. . . 0
+        .  .  .  .  .                            0 . . . . . 0
+
+   What it costs: each of the N*O*P*Q outputs is C*K*K products. LeNet's first layer, 1x28x28 to
+   10x24x24 with K = 5: 10*24*24 outputs of 25 products, 144000 multiply-adds an image. */
 #ifdef DTI_DECLARE
 
-/* dt_conv2d_naive                                                                                     [S5.1]  chapter 3
-   y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]      (no flip: the correlation that papers call convolution)
-   x (N,C,H,W)  w (O,C,K,K)  b (O) or NULL  ->  y (N,O,P,Q), overwritten, no alias.   Outside of the image x is zero.
-   P = (H+2p-K)/S + 1, Q likewise from W.   2*N*O*P*Q*C*K*K flop.   DT_ESHAPE if a size is below 1, p < 0, or P or Q < 1. */
+/* dt_conv2d_naive                                              [S5.1]  chapter 3
+   y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]
+   (no flip: the correlation that papers call convolution).  Outside of the image x is zero.
+   x (N,C,H,W)  w (O,C,K,K)  b (O) or NULL  ->  y (N,O,P,Q), overwritten, no alias.
+   P = (H+2p-K)/S + 1, Q likewise from W.   2*N*O*P*Q*C*K*K flop.
+   DT_ESHAPE if a size is below 1, p < 0, or P or Q < 1. */
 DT_API dt_err dt_conv2d_naive(float *y, const float *x, const float *w, const float *b,
                               int N, int C, int H, int W, int O, int K, int S, int p);
 
-/* dx[n,c,i*S+u-p,j*S+v-p] += sum_{o} w[o,c,u,v] * dy[n,o,i,j]              dx (N,C,H,W), accumulated, no alias.
-   Sizes, cost and errors as dt_conv2d_naive. */
+/* dx[n,c,i*S+u-p,j*S+v-p] += sum_{o} w[o,c,u,v] * dy[n,o,i,j]        dx (N,C,H,W), accumulated
+   No alias. Sizes, cost and errors as dt_conv2d_naive. */
 DT_API dt_err dt_conv2d_naive_backward_data(float *dx, const float *dy, const float *w,
                                             int N, int C, int H, int W, int O, int K, int S, int p);
 
-/* dw[o,c,u,v] += sum_{n,i,j} x[n,c,i*S+u-p,j*S+v-p] * dy[n,o,i,j]          dw (O,C,K,K), accumulated, no alias.
-   db[o]       += sum_{n,i,j} dy[n,o,i,j]                                   db (O) or NULL, accumulated.
-   Sizes, cost and errors as dt_conv2d_naive. */
-DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float *dy, const float *x,
-                                               int N, int C, int H, int W, int O, int K, int S, int p);
+/* dw[o,c,u,v] += sum_{n,i,j} x[n,c,i*S+u-p,j*S+v-p] * dy[n,o,i,j]    dw (O,C,K,K), accumulated
+   db[o]       += sum_{n,i,j} dy[n,o,i,j]                             db (O) or NULL, accumulated
+   No alias. Sizes, cost and errors as dt_conv2d_naive. */
+DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float *dy,
+                                               const float *x, int N, int C, int H, int W, int O,
+                                               int K, int S, int p);
 #endif
 
 #ifdef DTI_IMPLEMENT
-#include <math.h>
-#include <string.h>
-#if defined(__AVX512F__) || defined(__AVX__) || defined(__SSE2__)
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
-
 /* Where element [i][j][k][l] of a tensor of n1 x n2 x n3 behind each i stands. */
 DTI_INLINE size_t dti_at(int i, int n1, int j, int n2, int k, int n3, int l) {
     return (((size_t)i * (size_t)n1 + (size_t)j) * (size_t)n2 + (size_t)k) * (size_t)n3 + (size_t)l;
 }
 
+/* The seven loops. The outer four walk over the outputs; the inner three over the products of one
+   output. r and s are the row and column of the image that lie under weight (u, v). */
 DT_API dt_err dt_conv2d_naive(float *y, const float *x, const float *w, const float *b,
-                              int N, int C, int H, int W, int O, int K, int S, int p)
-{
+                              int N, int C, int H, int W, int O, int K, int S, int p) {
     DTI_NEED(y && x && w, "y, x and w", DT_EARG);
     DT_TRY(dti_conv_check("dt_conv2d_naive", N, C, H, W, O, K, S, p));
     const int P = (H + 2 * p - K) / S + 1, Q = (W + 2 * p - K) / S + 1;
@@ -1645,9 +1669,11 @@ DT_API dt_err dt_conv2d_naive(float *y, const float *x, const float *w, const fl
     return DT_OK;
 }
 
+/* Each output has touched C*K*K numbers of the image; it gives each of them its part of the
+   derivative. Windows overlap, so a number of the image hears from several outputs: hence +=. */
 DT_API dt_err dt_conv2d_naive_backward_data(float *dx, const float *dy, const float *w,
-                                            int N, int C, int H, int W, int O, int K, int S, int p)
-{
+                                            int N, int C, int H, int W, int O, int K, int S,
+                                            int p) {
     DTI_NEED(dx && dy && w, "dx, dy and w", DT_EARG);
     DT_TRY(dti_conv_check("dt_conv2d_naive_backward_data", N, C, H, W, O, K, S, p));
     const int P = (H + 2 * p - K) / S + 1, Q = (W + 2 * p - K) / S + 1;
@@ -1668,9 +1694,11 @@ DT_API dt_err dt_conv2d_naive_backward_data(float *dx, const float *dy, const fl
     return DT_OK;
 }
 
-DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float *dy, const float *x,
-                                               int N, int C, int H, int W, int O, int K, int S, int p)
-{
+/* A weight was used at every place of every image, so its derivative is a sum over all of them: the
+   one sum over the batch in training, and what ranks must add up [S10]. */
+DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float *dy,
+                                               const float *x, int N, int C, int H, int W, int O,
+                                               int K, int S, int p) {
     DTI_NEED(dw && dy && x, "dw, dy and x", DT_EARG);
     DT_TRY(dti_conv_check("dt_conv2d_naive_backward_weights", N, C, H, W, O, K, S, p));
     const int P = (H + 2 * p - K) / S + 1, Q = (W + 2 * p - K) / S + 1;
@@ -1693,34 +1721,43 @@ DT_API dt_err dt_conv2d_naive_backward_weights(float *dw, float *db, const float
 }
 #endif
 
-/* ==== [S5.2] Naive max-pooling and linear layer ============================ */
+/* ==== [S5.2] Naive max-pooling and linear layer ============================
+
+   Max-pooling keeps the largest number of each K x K window: the map becomes smaller, and what was
+   found counts, not exactly where. A linear layer connects everything with everything: each output
+   is a sum over all inputs, a matrix times a vector. */
 #ifdef DTI_DECLARE
 
-/* dt_maxpool2d_naive                                                                                  [S5.2]  chapter 3
-   y[n,c,i,j] = max_{u,v < K} x[n,c,i*S+u,j*S+v]       x (N,C,H,W) -> y (N,C,P,Q), overwritten, no alias.
-   P = (H-K)/S + 1 (rows that do not fill a window are dropped), Q likewise.   N*C*P*Q*K*K comparisons.
-   DT_ESHAPE if a size is below 1 or K exceeds H or W. */
-DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, int W, int K, int S);
+/* dt_maxpool2d_naive                                           [S5.2]  chapter 3
+   y[n,c,i,j] = max_{u,v < K} x[n,c,i*S+u,j*S+v]
+   x (N,C,H,W) -> y (N,C,P,Q), overwritten, no alias.
+   P = (H-K)/S + 1 (rows that do not fill a window are dropped), Q likewise.
+   N*C*P*Q*K*K comparisons.   DT_ESHAPE if a size is below 1 or K exceeds H or W. */
+DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, int W, int K,
+                                 int S);
 
-/* dx at the place of each window's maximum += dy; of equal values the first in row-major order is the maximum.
-   dx (N,C,H,W), accumulated, no alias; x as given to dt_maxpool2d_naive, dy (N,C,P,Q). */
-DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const float *x, int N, int C, int H, int W, int K, int S);
+/* dx at the place of each window's maximum += dy; of equal values the first in row-major order
+   is the maximum. dx (N,C,H,W), accumulated, no alias; dy (N,C,P,Q), x as dt_maxpool2d_naive got
+   it. */
+DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const float *x, int N, int C,
+                                          int H, int W, int K, int S);
 
 /* dt_linear_naive
-   y[n,o] = b[o] + sum_i x[n,i] * w[o,i]               x (N,I)  w (O,I)  b (O) or NULL -> y (N,O), overwritten, no alias.
-   2*N*I*O flop.   DT_ESHAPE if a size is below 1. */
-DT_API dt_err dt_linear_naive(float *y, const float *x, const float *w, const float *b, int N, int I, int O);
+   y[n,o] = b[o] + sum_i x[n,i] * w[o,i]
+   x (N,I)  w (O,I)  b (O) or NULL -> y (N,O), overwritten, no alias.   2*N*I*O flop.
+   DT_ESHAPE if a size is below 1. */
+DT_API dt_err dt_linear_naive(float *y, const float *x, const float *w, const float *b, int N,
+                              int I, int O);
 
-/* dx[n,i] += sum_o w[o,i] * dy[n,o]     dw[o,i] += sum_n x[n,i] * dy[n,o]     db[o] += sum_n dy[n,o]
+/* dx[n,i] += sum_o w[o,i] * dy[n,o]    dw[o,i] += sum_n x[n,i] * dy[n,o]    db[o] += sum_n dy[n,o]
    Each of dx, dw, db may be NULL; accumulated, no alias. */
-DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w,
-                                       int N, int I, int O);
+DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const float *dy,
+                                       const float *x, const float *w, int N, int I, int O);
 #endif
 
 #ifdef DTI_IMPLEMENT
 /* Where the maximum of one KxK window stands, as an offset from its corner. */
-static size_t dti_window_maximum(const float *corner, int W, int K)
-{
+static size_t dti_window_maximum(const float *corner, int W, int K) {
     size_t best = 0;
     for (int u = 0; u < K; ++u)
     for (int v = 0; v < K; ++v) {
@@ -1730,8 +1767,9 @@ static size_t dti_window_maximum(const float *corner, int W, int K)
     return best;
 }
 
-DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, int W, int K, int S)
-{
+/* m counts the N*C maps: to a window it does not matter of which image its channel is. */
+DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, int W, int K,
+                                 int S) {
     DTI_NEED(y && x, "y and x", DT_EARG);
     DT_TRY(dti_pool_check("dt_maxpool2d_naive", N, C, H, W, K, S));
     const int P = (H - K) / S + 1, Q = (W - K) / S + 1;
@@ -1744,8 +1782,10 @@ DT_API dt_err dt_maxpool2d_naive(float *y, const float *x, int N, int C, int H, 
     return DT_OK;
 }
 
-DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const float *x, int N, int C, int H, int W, int K, int S)
-{
+/* The largest number alone has made y; the others could be a little larger or smaller, and y would
+   be the same, so their derivative is 0. */
+DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const float *x, int N, int C,
+                                          int H, int W, int K, int S) {
     DTI_NEED(dx && dy && x, "dx, dy and x", DT_EARG);
     DT_TRY(dti_pool_check("dt_maxpool2d_naive_backward", N, C, H, W, K, S));
     const int P = (H - K) / S + 1, Q = (W - K) / S + 1;
@@ -1753,13 +1793,14 @@ DT_API dt_err dt_maxpool2d_naive_backward(float *dx, const float *dy, const floa
     for (int i = 0; i < P; ++i)
     for (int j = 0; j < Q; ++j) {
         const size_t corner = (m * (size_t)H + (size_t)(i * S)) * (size_t)W + (size_t)(j * S);
-        dx[corner + dti_window_maximum(x + corner, W, K)] += *dy++;         /* y = max(x)  =>  dx[argmax] += dy */
+        /* y = max(x)  =>  dx[argmax] += dy */
+        dx[corner + dti_window_maximum(x + corner, W, K)] += *dy++;
     }
     return DT_OK;
 }
 
-DT_API dt_err dt_linear_naive(float *y, const float *x, const float *w, const float *b, int N, int I, int O)
-{
+DT_API dt_err dt_linear_naive(float *y, const float *x, const float *w, const float *b, int N,
+                              int I, int O) {
     DTI_NEED(y && x && w, "y, x and w", DT_EARG);
     DT_TRY(dti_linear_check("dt_linear_naive", N, I, O));
     for (size_t n = 0; n < (size_t)N; ++n)
@@ -1771,18 +1812,18 @@ DT_API dt_err dt_linear_naive(float *y, const float *x, const float *w, const fl
     return DT_OK;
 }
 
-DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w,
-                                       int N, int I, int O)
-{
+DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const float *dy,
+                                       const float *x, const float *w, int N, int I, int O) {
     DTI_NEED(dy && (w || !dx) && (x || !dw), "dy, and w for dx, and x for dw,", DT_EARG);
     DT_TRY(dti_linear_check("dt_linear_naive_backward", N, I, O));
     for (size_t n = 0; n < (size_t)N; ++n)
     for (size_t o = 0; o < (size_t)O; ++o) {
         const float d = dy[n * (size_t)O + o];
-        if (db) db[o] += d;
+        if (db) db[o] += d; /* y += b  =>  db += dy */
+        /* y += x*w  =>  dx += w*dy, dw += x*dy */
         for (size_t i = 0; i < (size_t)I; ++i) {
-            if (dx) dx[n * (size_t)I + i] += d * w[o * (size_t)I + i];      /* y += x*w  =>  dx += w*dy */
-            if (dw) dw[o * (size_t)I + i] += d * x[n * (size_t)I + i];      /* y += x*w  =>  dw += x*dy */
+            if (dx) dx[n * (size_t)I + i] += d * w[o * (size_t)I + i];
+            if (dw) dw[o * (size_t)I + i] += d * x[n * (size_t)I + i];
         }
     }
     return DT_OK;
@@ -5075,8 +5116,9 @@ DT_API float dt_lr_scaled(float lr, dt_lr_scaling how, uint32_t batch, uint32_t 
    To train one model on several cores or machines, several copies of the program run at once. Each
    copy is a rank: it has a number, 0 to p-1, all the parameters, and a part of every batch. Ranks
    share nothing; they send each other messages. And nearly all that they have to say to each other
-   is one thing: everybody has a vector, its share of the gradient, and everybody wants the sum. That
-   is an all-reduce, and how to do it with few messages and few bytes is what this section is about.
+   is one thing: everybody has a vector, its share of the gradient, and everybody wants the sum.
+   That is an all-reduce, and how to do it with few messages and few bytes is what this section is
+   about.
 
        rank 0   g0 --.                        .-->  g0+g1+g2
        rank 1   g1 ---+--   all-reduce   ----+--->  g0+g1+g2
@@ -5206,9 +5248,9 @@ typedef enum dt_algorithm {
     DT_AUTO, DT_NAIVE, DT_TREE, DT_RING, DT_DOUBLING, DT_HALVING, DT_MPI, DT_SHARED, DT_ALGORITHMS
 } dt_algorithm;
 
-DT_API const char *
-dt_algorithm_name(dt_algorithm algorithm); /* "ring"; "?": there is no such one */
-/* DT_EARG, naming those there are */
+/* "ring"; "?" if there is no such one */
+DT_API const char *dt_algorithm_name(dt_algorithm algorithm);
+/* the other way round; DT_EARG, naming those there are */
 DT_API dt_err dt_algorithm_parse(const char *name, dt_algorithm *out);
 
 /* What DT_AUTO means on this communicator from now on, for trainers, averages and barriers alike;
@@ -6493,6 +6535,11 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
    its sixteen partial sums, so the width of the vector cannot change a result: what must be the same everywhere is
    only the order of the additions in each element, and every kernel below states that order. */
 #ifdef DTI_IMPLEMENT
+#if defined(__AVX512F__) || defined(__AVX__) || defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 #define DTI_L ((size_t)DT_LANES)                                            /* floats from one position to the next */
 
 #if defined(__GNUC__)
