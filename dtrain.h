@@ -9743,11 +9743,12 @@ static void dti_gradient_to_floats(dt_net *net) {
 
 /* ==== [E2] Shared memory and waiting =======================================
 
-   Ranks of one host reduce through memory that all of them see, and often outnumber its cores. The plain way
-   to wait, to test again and again, holds the core that another rank needs in order to arrive: three ranks on
-   two cores then take turns at the system's pace, milliseconds. To sleep at once is late by the time it takes
-   to wake, tens of microseconds, in every one of the hundreds of waits of a second. [E2.3] chooses between
-   the two by who waits where; [E2.4] carries the collectives out, all in one loop, whatever they go by.
+   How ranks add their vectors, and what one does while another has not come yet. The plain way to wait, to
+   test again and again, holds the core that another rank needs in order to arrive: three ranks on two cores
+   then take turns at the system's pace, milliseconds. To sleep at once is late by the time it takes to wake,
+   tens of microseconds, in every one of the hundreds of waits of a second. Here a rank that waits knows how
+   many others wait on its core, and spins, yields or sleeps accordingly [E2.3]. All collectives, be they
+   messages, shared memory or MPI's own, are carried out by one loop [E2.4].
 
        dt_allreduce_start   puts a flight into a slot            flights  [5][6][7][ ][ ] ...   in order
        dt_allreduce_wait    dti_flight_wait: until it has landed,
@@ -9757,8 +9758,15 @@ static void dti_gradient_to_floats(dt_net *net) {
                dti_mpi_reduce_test    by MPI itself [E3.2]
            dti_comm_idle        nothing moved: spins, yields or sleeps, and looks whether all still live [E4]
 
-   To read: dti_comm_idle, then dti_flight_wait, then the one of the three ways that one wants to know; [E2.5]
-   for how threads send each other messages. */
+   Where all ranks are on one host they share a block of memory (dti_comm_block [E2.1]):
+
+       places     a place for each core: who waits there, and what wakes them               [E2.3]
+       locks      for a chunk that several ranks add to: a lock for each part of it         [E2.4]
+       lines      a line for each rank, written by it alone: chunks written, added, read
+       chunks     DTI_DEPTH for each rank: pieces of the vectors that are being added
+
+   To read: dti_comm_idle, then dti_flight_wait, then one of the three ways, such as dti_shared_progress;
+   [E2.5] for how threads send each other messages. */
 
 /* ==== [E2.1] The communicator's parts ======================================
 
@@ -10075,11 +10083,12 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
         }
 }
 
-/* Where ranks outnumber the cores of their one host, a step lasts as long as the core with the most work: with 8 lane groups,
-   five ranks do 1, 2, 1, 2, 2 of them, which two cores share evenly only if the right ranks stand together. The system moves
-   no process within a step of a millisecond, so each rank takes its place itself: the rank with the most work first, each
-   to the core that has least (Graham 1969). Where one may not use the same cores as the others, or its
-   environment says DTRAIN_PLACE=off, all stay where they are. */
+/* Gives each rank a core. Where ranks outnumber the cores of their one host, a step lasts as long as the
+   core with the most work: with 8 lane groups, five ranks do 1, 2, 1, 2, 2 of them, which two cores share
+   evenly only if the right ranks stand together. The system moves no process within a step of a
+   millisecond, so each rank takes its place itself: the rank with the most work first, each to the core
+   that has least so far (Graham 1969). All stay where they are if some rank may use other cores than the
+   rest, or its environment says DTRAIN_PLACE=off. */
 DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
     enum { MOST = 256 };
     const int ranks = dt_comm_size(comm), cores = dt_cores();
@@ -10090,7 +10099,7 @@ DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed,
     uint32_t all[MOST], load[MOST] = { 0 };
     *placed = false;
     if (ranks == 1 || ranks > MOST || dt_comm_hosts(comm) > 1) return DT_OK;
-    /* the largest ~x is ~ of the smallest x */
+    /* all ranks have the same cores if the largest hash is the smallest, which is ~ of the largest ~hash */
     int64_t bounds[2] = { (int64_t)mine, ~(int64_t)mine };
     DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
     if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
@@ -10121,16 +10130,25 @@ DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed,
                 ranks    how many wait here
                 asleep   which of them do so in the kernel, a bit for each
 
-   Whoever brings the last part of something wakes the sleepers; if all of a core's ranks but one sleep, that
-   one may spin, since nobody else could use the core.
+   A rank that brings the last missing part of something wakes the sleepers.
 
    DT_WAIT_AUTO spins for a few microseconds where every rank has a core of its own, then yields for a
-   millisecond, then sleeps. Where ranks outnumber cores and who waits can be woken, it yields ten times and
-   then sleeps: of three ranks on a core, two that only yield keep taking turns with each other. And where
-   training has given each rank its core [S11.3], of those who wait on one core all sleep but the last, which
-   spins: to wake an idle core takes 45 microseconds in a virtual machine. Measured, MNIST on 2 cores, images/s
-   of 3, 4, 5 ranks over those of 2, medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90. */
+   millisecond, then sleeps. Where ranks outnumber cores and a rank that waits can be woken, it yields ten times
+   and then sleeps: of three ranks on a core, two that only yield keep taking turns with each other. And where
+   training has given each rank its core [S11.3], of the ranks that wait on one core all sleep, so that a rank
+   with work has the core; but the last one that is awake spins: nobody else could use the core, and to wake an
+   idle one takes 45 microseconds in a virtual machine. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks
+   over those of 2, medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90. */
 #ifdef DTI_IMPLEMENT
+/* How long a rank waits in which way. A test with its pause takes 40 to 140 cycles, by the processor. */
+static const struct dti_waiting {
+    int  spins;          /* tests of the last rank awake on a core before it sleeps: 0.2 to 1 ms */
+    int  looks_spun;     /* tests between two looks at the other ranks, 1 to 3 ms: a look takes time */
+    int  looks_yielded;  /* yields between two such looks */
+    long doze;           /* us asleep where nothing wakes us: Linux makes a shorter sleep so long, too */
+    long nap;            /* ns asleep where others wake us: for failures that nobody announces, see dti_nap */
+} dti_waiting = { .spins = 20000, .looks_spun = 65536, .looks_yielded = 64, .doze = 50, .nap = 20000000 };
+
 #ifdef DTI_RANKS
 static void dti_yield(void) { sched_yield(); }
 
@@ -10144,18 +10162,18 @@ static void dti_yield(void) { }
 DTI_LOCAL void dti_doze(long microseconds) { (void)microseconds; }
 #endif
 
-/* Sleeps until dti_wake. No wake is missed: the event's number is from before the test that found nothing,
-   and whoever made something to be found has counted it up. For messages there is nobody to wake us.
+/* Sleeps until dti_wake. No wake is missed: c->event was read before the test that found nothing; a rank
+   that made something since has counted the place's event up, and then the kernel does not let us sleep.
+   What comes as a message wakes nobody, so that is asked for again after a doze.
 
-   The time limit is for failures that nobody announces. It is longer than the system's tick, 1 to 10 ms: a
-   limit that comes before the next tick has to be written into the processor's timer, which in a virtual
-   machine stops it. Measured here, from one rank's sleep to the next one's work on the same core: 27 us with
-   a limit of 1 ms, 6 us with this one. */
+   The nap's time limit is longer than the system's tick, 1 to 10 ms: a limit that comes before the next
+   tick has to be written into the processor's timer, which in a virtual machine stops it. Measured, from
+   one rank's sleep to the next one's work on the same core: 27 us with a limit of 1 ms, 6 us with this
+   one. */
 static void dti_nap(dt_comm *c) {
 #ifdef DTI_HAS_FUTEX
     if (c->on_memory) {
-        /* longer than the system's tick, see above */
-        const struct { long seconds, nanoseconds; } patience = { 0, 20000000 };
+        const struct { long seconds, nanoseconds; } patience = { 0, dti_waiting.nap };
         dti_place *here = &c->block->place[c->place];
         const uint64_t me = (uint64_t)1 << c->rank % 64;
         atomic_fetch_or(&here->asleep, me);
@@ -10167,7 +10185,7 @@ static void dti_nap(dt_comm *c) {
 #else
     (void)c;
 #endif
-    dti_doze(50);
+    dti_doze(dti_waiting.doze);
 }
 
 /* How many ranks wait for their core, and no longer for an event. */
@@ -10177,8 +10195,8 @@ static uint32_t dti_awake(const dti_place *place) {
     return n;
 }
 
-/* Something can be found by those who wait. Every rank that finds it wakes its own place; the one that came
-   last, and made it, also the places where all are asleep. */
+/* Something has moved that waiting ranks may be waiting for. Every rank that sees it wakes those of its own
+   core; the rank that came last, and so completed it, also wakes the cores on which all are asleep. */
 static void dti_wake(dt_comm *c, bool came_last) {
 #ifdef DTI_HAS_FUTEX
     const int places = (int)DTI_GET(c->block->places);
@@ -10215,46 +10233,43 @@ static void dti_pause(void) {
 static dt_err dti_comm_idle(dt_comm *c, int tries) {
     ++c->ticks;
     DT_TRY(dti_idles(c));
-    /* of those who wait on one core all sleep, so that who has work has the core; but the last stays awake:
-       see [S11.3] */
+    /* here: the ranks of our core are known, and can be woken */
     const dti_place *here = c->on_memory && c->place && c->wait_auto ? &c->block->place[c->place] : NULL;
-    const int spins = !here ? c->spins : dti_awake(here) > 1 ? 0 : 20000;
-    if (tries < spins) {
+    const int own_core = here && dti_awake(here) > 1 ? 0 : dti_waiting.spins;
+    if (tries < (here ? own_core : c->spins)) {
         dti_pause();
-        return c->ticks % 65536 == 0 ? dti_look_around(c) : DT_OK;
+        return c->ticks % (unsigned)dti_waiting.looks_spun == 0 ? dti_look_around(c) : DT_OK;
     }
     const bool nap = here || tries >= c->yields[c->on_memory];
     if (nap) dti_nap(c);
     else dti_yield();
-    return nap || c->ticks % 64 == 0 ? dti_look_around(c) : DT_OK;
+    return nap || c->ticks % (unsigned)dti_waiting.looks_yielded == 0 ? dti_look_around(c) : DT_OK;
 }
 #endif
 
-/* ==== [E2.4] Flights: carrying collectives out ============================= */
+/* ==== [E2.4] Flights: carrying collectives out =============================
+
+   A collective that has been started and is not over yet is a flight. Flights are numbered, and every rank
+   starts the same ones in the same order, so the number says which belong together; up to DTI_FLIGHTS are on
+   their way at once. A wait for one of them brings all of them forward. */
 #ifdef DTI_IMPLEMENT
 static size_t dti_type_size(dt_type type) { return type == DT_F32 ? 4 : 8; }
 
-/* y[i] = y[i] op x[i] */
+/* y[i] = y[i] op x[i]. The sum of integers goes through unsigned ones, which may overflow. */
 static void dti_combine(void *restrict y, const void *restrict x, size_t n, dt_type type, dt_op op) {
-    if (type == DT_F32) {
-        float *a = y; const float *b = x;
-        if (op == DT_SUM) for (size_t i = 0; i < n; ++i) a[i] += b[i];
-        if (op == DT_MIN) for (size_t i = 0; i < n; ++i) a[i] = b[i] < a[i] ? b[i] : a[i];
-        if (op == DT_MAX) for (size_t i = 0; i < n; ++i) a[i] = b[i] > a[i] ? b[i] : a[i];
-    } else if (type == DT_F64) {
-        double *a = y; const double *b = x;
-        if (op == DT_SUM) for (size_t i = 0; i < n; ++i) a[i] += b[i];
-        if (op == DT_MIN) for (size_t i = 0; i < n; ++i) a[i] = b[i] < a[i] ? b[i] : a[i];
-        if (op == DT_MAX) for (size_t i = 0; i < n; ++i) a[i] = b[i] > a[i] ? b[i] : a[i];
-    } else {
-        int64_t *a = y; const int64_t *b = x;
-        if (op == DT_SUM) for (size_t i = 0; i < n; ++i) a[i] = (int64_t)((uint64_t)a[i] + (uint64_t)b[i]);
-        if (op == DT_MIN) for (size_t i = 0; i < n; ++i) a[i] = b[i] < a[i] ? b[i] : a[i];
-        if (op == DT_MAX) for (size_t i = 0; i < n; ++i) a[i] = b[i] > a[i] ? b[i] : a[i];
-    }
+#define DTI_COMBINE(number, sum) do { \
+        number *a = y; const number *b = x; \
+        if (op == DT_SUM) for (size_t i = 0; i < n; ++i) a[i] = (number)((sum)a[i] + (sum)b[i]); \
+        if (op == DT_MIN) for (size_t i = 0; i < n; ++i) a[i] = b[i] < a[i] ? b[i] : a[i]; \
+        if (op == DT_MAX) for (size_t i = 0; i < n; ++i) a[i] = b[i] > a[i] ? b[i] : a[i]; \
+    } while (0)
+    if (type == DT_F32) DTI_COMBINE(float, float);
+    else if (type == DT_F64) DTI_COMBINE(double, double);
+    else DTI_COMBINE(int64_t, uint64_t);
+#undef DTI_COMBINE
 }
 
-/* ---- by steps ---- */
+/* ---- by messages: a step of the schedule at a time [S10.3] ---- */
 
 static dt_err dti_post(dt_comm *c, dti_message *m, bool incoming, void *buf, size_t bytes, int peer,
                        int lane, int tag) {
@@ -10282,6 +10297,7 @@ static dt_err dti_step_begin(dt_comm *c, dti_flight *f) {
     return DT_OK;
 }
 
+/* As many steps as can be done now: what comes in a step is waited for, then added. */
 static dt_err dti_steps_progress(dt_comm *c, dti_flight *f, bool *done) {
     for (;; ++f->k, f->in_step = false) {
         if (!f->in_step) {
@@ -10326,6 +10342,13 @@ static void dti_flight_end(dt_comm *c, dti_flight *f) {
 }
 
 /* ---- through shared memory ----
+
+   A vector is cut into chunks, which pass through three stages; each rank counts, on its own line of the
+   block, how many chunks it has brought through each:
+
+       written    our numbers are in the block
+       added      our part of the work of adding is done
+       read       the sum is in our own buffer, and the chunk's place may be used again
 
    Integers: the ranks add their vectors into one chunk, rank 0's, in whatever order they come; that is what
    exact sums [S3.2] allow. Each rank adds, says so (written), and when all have, copies the sum out: one
@@ -10402,7 +10425,7 @@ static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
     const uint32_t every = (1u << DTI_LOCKS) - 1;
     char *sum = dti_chunk_of(c, 0, p->chunk);
     for (int pass = 0; c->given != every && pass < 1000; ++pass) {
-        if (pass > 32) dti_yield();         /* who works on it may wait for our core */
+        if (pass > 32) dti_yield();         /* the rank that works on it may need our core */
         else if (pass) dti_pause();
         for (int i = 0; i < DTI_LOCKS; ++i) {
             const int part = (i + c->rank * DTI_LOCKS / 2) % DTI_LOCKS;
@@ -10438,7 +10461,8 @@ static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_pie
     }
 }
 
-/* Does what can be done now, each stage as far ahead as it may be. True when all of the vector is read. */
+/* Does what can be done now, each stage as far ahead as it may be: a chunk is written when all have read what
+   was in its place, added when all have written, read when all have added. True when all of it is read. */
 static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
     dti_comm_line *me = dti_line_of(c, c->rank);
     double t = dt_now();
@@ -10946,30 +10970,32 @@ DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *
 
 /* ==== [E3] MPI =============================================================
 
-   What differs where ranks are processes. A rank learns from its launcher's variables that it has company
-   [E3.1]; MPI tells it who shares its host; the ranks of a host then map one window of memory, so that sums
-   and signs of life need no messages there:
+   What differs where ranks are processes: how a communicator is made of an MPI group, how messages travel,
+   and how MPI is left at the end. The plain way is to call MPI for everything. But its blocking calls spin
+   inside the library and so hold a core that another rank may need: here a blocking MPI_Allreduce of 88 KB
+   over more ranks than cores takes 11 to 44 ms. So each MPI operation is started, and then tested in the
+   same loop as everything else [E2.3], which gives the core away between the tests. And where the ranks of
+   a host can map one window of memory, sums and signs of life need no messages at all:
 
        window of a host    | board [E4] | seat 0 | seat 1 | ... | block [E2.4]: places, locks, lines, chunks |
                                                                   only where all ranks are on one host
 
-   Messages go by MPI where no memory is shared, started and tested, never waited for. And MPI must be left in
-   the right order, which older MPICH over TCP gets wrong by itself. To read: dti_mpi_wrap, dti_mpi_share,
-   dti_mpi_close. */
+   To read: dti_mpi_wrap makes the communicator, dti_mpi_share maps the window, dti_mpi_post and dti_mpi_test
+   carry a message, dti_mpi_close leaves MPI, in an order that older MPICH over TCP needs. */
 
 /* ==== [E3.1] What the launcher says ========================================
 
    A process knows from its environment, before MPI has started, how many ranks its job has and which one it
-   is; a launcher of another MPI says it in other words, and that is how the doctor [E5.1] finds out. */
+   is. Each launcher says it in variables of its own, by which the doctor [E5.1] tells that a program was
+   started by the launcher of another MPI than its own. */
 #ifdef DTI_IMPLEMENT
-/* What the launcher has said to this process. */
+/* The number in a variable of the environment. */
 static int dti_environment(const char *name, int otherwise) {
     const char *text = getenv(name);
     return text && *text ? atoi(text) : otherwise;
 }
 
-/* What launchers say in the environment: how many ranks there are, which one we are, how many are on this
-   host. */
+/* The variables of each: how many ranks there are, which one we are, how many are on this host. */
 typedef struct dti_launcher { const char *size, *rank, *here, *name; } dti_launcher;
 static const dti_launcher dti_launchers[] = {
     { "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI" },
@@ -10992,12 +11018,7 @@ DTI_LOCAL int dti_launched_ranks(void) {
 }
 #endif
 
-/* ==== [E3.2] Messages, and the hosts' memory ===============================
-
-   A blocking MPI call spins inside the library, and where ranks outnumber cores it holds the core that
-   another rank needs: here a blocking MPI_Allreduce of 88 KB over more ranks than cores takes 11 to 44 ms. So
-   every MPI operation is started, and tested in the same loop as everything else [E2.3], with the core given
-   away between the tests. */
+/* ==== [E3.2] Messages, and the hosts' memory =============================== */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 #ifdef __linux__
@@ -11105,7 +11126,7 @@ static void dti_mpi_stop(dt_comm *c, int exit_code) {
     MPI_Abort(c->mpi->group, exit_code ? exit_code : 1);
 }
 
-/* A byte from each rank to each other one. Whoever has them all knows that all have come here. */
+/* A byte from each rank to each other one. A rank that has them all knows that all have come here. */
 static void dti_mpi_greet(dt_comm *c) {
     MPI_Request *request = dti_alloc(2 * (size_t)c->size * sizeof *request);
     char *heard = dti_alloc((size_t)c->size);
@@ -11117,10 +11138,10 @@ static void dti_mpi_greet(dt_comm *c) {
     dti_release(request), dti_release(heard);
 }
 
-/* MPICH on UCX, before 4.2. Over TCP, MPI_Finalize takes leave of every rank that it has sent to: it asks,
-   and waits for the answer. Who has all answers sleeps at the launcher until the others come there, and
-   answers nobody: a rank that comes later asks in vain [1 job in 20 to 1 in 2; mended in 4.2 by pull request
-   6596]. */
+/* Whether this is an MPICH, before 4.2 and on UCX, whose MPI_Finalize may hang over TCP. It takes leave of
+   every rank that it has sent to: it asks, and waits for an answer. A rank that has all its answers then
+   waits for the others at the launcher, and while it does it answers nobody: one that comes to MPI_Finalize
+   later asks in vain [1 job in 20 to 1 in 2; mended in 4.2 by pull request 6596]. */
 static bool dti_mpich_hangs(void) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length, major = 0, minor = 0;
@@ -11131,9 +11152,10 @@ static bool dti_mpich_hangs(void) {
     return strstr(text, "ch4:ucx") && !strstr(text, "--with-pmi=");
 }
 
-/* So the ranks meet at the launcher first, by the line that MPICH sends there for the same purpose (PMI-1).
-   Nobody answers questions there, nor after it before he has asked his own. And as everybody has greeted
-   everybody, each rank asks each other one, and has its answer only after it has been asked. */
+/* Where it may hang, the ranks meet at the launcher before MPI_Finalize, by the line that MPICH sends there
+   for the same purpose (PMI-1). So all enter it together, and none is asleep at the launcher when another
+   asks. As every rank has greeted every other, each asks each; and a rank has its answer only when the
+   other is inside as well. */
 static void dti_meet_at_launcher(void) {
     static const char here[] = "cmd=barrier_in\n";
     const char *text = getenv("PMI_FD");
@@ -11203,9 +11225,11 @@ static bool dti_mpi_window(dt_comm *c, MPI_Comm local, size_t bytes, void **base
     return good && ends[0] == -ends[1];
 }
 
-/* Memory that the ranks of this host see: a board for failures, and where all ranks are on this host, a block
-   for sums. It may fail (a container without /dev/shm): then no rank has a block or a seat, and DT_AUTO means
-   DT_MPI. */
+/* Memory that the ranks of this host see: a board for failures, and where all ranks are on this host, a
+   block for sums. Where it cannot be had (a container without /dev/shm) no rank has a block or a seat, and
+   DT_AUTO means DT_MPI. Each of the two all-reduces says whether it went well on all ranks, and separates
+   what they do: the memory is zeroed before anybody looks at it, and everybody has a seat before anybody
+   watches. */
 static void dti_mpi_share(dt_comm *c, MPI_Comm local) {
     size_t board = dti_board_bytes(c->here),
         bytes = board + (c->here == c->size ? dti_block_bytes(c->size) : 0);
@@ -11216,9 +11240,8 @@ static void dti_mpi_share(dt_comm *c, MPI_Comm local) {
         memset(base, 0, bytes);
         if (c->here == c->size) dti_block_open(base, c->size);
     }
-    MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);  /* also: zeroed before anybody looks */
+    MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);
     if (good) good = dti_take_seat(c, base, lone ? bytes : 0) == DT_OK;
-    /* also: everybody sits before anybody watches */
     MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT, MPI_MIN, local);
     if (good && c->here == c->size) c->block = dti_block_behind(base, c->here);
     if (!good) (void)dti_take_seat(c, NULL, 0);
@@ -11310,43 +11333,47 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
 
 /* ==== [E4] Failure =========================================================
 
-   A rank that dies, stops, loops for ever or leaves too early would leave the others waiting without a word,
-   and some of these ways to fail end a job with exit code 0. The plain remedy, a time limit on every wait,
-   blames the slow with the dead, and comes too late to speak: when a process of a job dies, mpiexec kills the
-   others within two milliseconds.
+   What happens when one rank of a job fails: it crashes, is stopped, loops for ever, or leaves while others
+   still wait for it. Left alone, the others wait for ever without a word, and some of these failures end a
+   job with exit code 0. The plain remedy, a time limit on every wait, blames a slow rank like a dead one,
+   and comes too late to speak: when a process of a job dies, mpiexec kills the others within two
+   milliseconds.
 
-   So every rank shows signs of life, a few stores into memory that its host shares, and under MPI processes
-   that are no ranks look at them. This is the only room that prints, forks, or ends a process.
+   Here each rank shows signs of life, a few stores into a board in memory that its host shares, and processes
+   that are not ranks look at the board. When a rank fails, one line on standard error names it, its host, its
+   step and what it was doing; the others are ended within seconds; and the job's exit code is not 0. This is
+   the only room that prints, forks, or ends a process.
 
        mpiexec
-         proxy of this host           the launcher's; it buries what it has started
+         proxy of this host           the launcher's process on each host, which starts what is below
            guardian of rank 0         waits for rank 0, passes signals on to it, and ends non-zero if it fails
              rank 0                   trains
            guardian of rank 1
              rank 1
-       usher of this host             hears each rank and each guardian, by a line each, until MPI has started
+       usher of this host             hears all ranks and guardians, by sockets, until MPI has started
        watcher of this host           looks at the board, from then on
 
        the board    failed   hung   watched   patience          what the ranks of a host share about failure
          seat 0     state rank pid guardian | waiting stepping | moves ticks seen | step what | took
          seat 1     the same of the next rank; only that rank writes there, all may read
 
-     usher     one for each host. It names a rank that ends in MPI_Init, or never comes to it while others
-               wait there, and ends the job.
+     usher     one for each host, while MPI starts. It names a rank that ends in MPI_Init, or never comes to
+               it while others wait there, and ends the job.
 
-     watcher   one for each host. When a rank fails, it writes one line with rank, host, step and what was
-               being done, and kills the ranks of its host. It takes ten short looks a second.
+     watcher   one for each host, from then on. It looks ten times a second; when a rank fails, it writes the
+               line and kills the ranks of its host.
 
      guardian  one for each rank: the process that mpiexec started, whose child the rank is. It makes sure
                that the job does not end with 0, and that mpiexec does not act before the watcher has spoken.
-               It sees a rank that has said goodbye through MPI_Finalize. What a rank does after dt_comm_free
-               is its own affair.
+               It watches until the rank is out of MPI_Finalize. What a program does after that is its own
+               affair.
 
+   How long a rank may be silent is its patience: 5 seconds, or 100 median steps if these take longer.
    Patience is counted only while nobody's work goes forward and at least one healthy rank waits, so a rank
    that is slow, or waits, or loses its core to other programs, is not blamed. Outside of training steps
    (loading, evaluating, saving) it is twelve times as long. A rank that a signal has stopped is named after
-   the plain patience even if the others still work. For MPI to start it is six times as long, or twelve times
-   if ranks of other hosts are missing, and only DTRAIN_PATIENCE can change it.
+   the plain patience even if the others still work. For MPI to start it is six times as long, or twelve
+   times if ranks of other hosts are missing, and only DTRAIN_PATIENCE can change it.
 
    To read: the pulse and the board [E4.1], then what one look makes of them, dti_look in [E4.3], which
    threads use as well: there every rank that waits also watches. Then the helpers: watcher [E4.4], usher
@@ -11355,10 +11382,13 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
 
 /* ==== [E4.1] Signs of life ==================================================
 
-   What a rank stores costs it nothing: no lock, no system call. `moves` counts whatever brings its work
-   forward, `ticks` the tests that found nothing while it waits. A rank whose numbers stand still is stuck;
-   one whose ticks alone go on waits for another; and so the one that neither moves nor waits is the one to
-   blame. */
+   A rank writes its signs of life into its seat on the board, with a few plain stores: no lock, no system
+   call. `moves` counts whatever brings its work forward, `ticks` the tests that found nothing while it
+   waits:
+
+       moves go on                       it works
+       only ticks go on, `waiting` is 1  it waits for another rank
+       both stand still                  it is stuck, stopped or dead: the one to blame if others wait */
 #ifdef DTI_DECLARE
 
 /* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to
@@ -11379,8 +11409,8 @@ DT_API void dt_comm_set_patience(dt_comm *comm, double seconds);
 DT_API dt_err dt_comm_watch(dt_comm *comm, int fd);
 
 /* True on the first rank of a host that asks: it is the one to print its error, then to call dt_comm_abort.
-   Where an error meets every rank alike, that makes one line of many. True for NULL: who has no communicator
-   speaks for itself. */
+   Where an error meets every rank alike, that makes one line of many. True for NULL: without a communicator
+   there is no other rank to speak. */
 DT_API bool dt_comm_may_speak(dt_comm *comm);
 
 /* That line: "rank 2 (vm), step 17: " and dt_error(). With one rank, or NULL: dt_error() alone. */
@@ -11405,6 +11435,19 @@ DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
 #include <sys/un.h>
 #endif
 #endif
+
+/* The times of this room, in seconds, and factors of patience. */
+static const struct dti_clock {
+    double counted;   /* the most that one look adds to a rank's silence. A process that looks late, because
+                         it was itself kept from its core, has not seen whether the others moved meanwhile */
+    double quiet;     /* so long without a sign of life, and /proc is asked whether a signal has stopped it */
+    double alive;     /* a rank that waits is healthy if its ticks moved within this time: it naps for 0.02 */
+    double patience;  /* unless asked for otherwise, or `steps` median steps take longer */
+    double steps, loading, starting;  /* loading: outside of training steps; starting: for MPI to start */
+} dti_clock = { .counted = 0.25, .quiet = 0.4, .alive = 1.0, .patience = 5.0,
+                .steps = 100.0, .loading = 12.0, .starting = 6.0 };
+
+static double dti_counted(double passed) { return passed < dti_clock.counted ? passed : dti_clock.counted; }
 
 /* A rank's signs of life. Only it writes here; the ranks of its host and their watcher read. */
 enum { DTI_UNBORN, DTI_RUNNING, DTI_GONE };   /* state: GONE has said goodbye */
@@ -11562,10 +11605,10 @@ static double dti_median_step(const dti_pulse *p) {
 }
 
 static double dti_patience(const dt_comm *c) {
-    double said = DTI_GET(c->signs->board->patience) * 1e-3, patience = 5.0;
+    double said = DTI_GET(c->signs->board->patience) * 1e-3, patience = dti_clock.patience;
     if (said > 0.0) return said;
     for (int i = 0; i < c->here; ++i) {
-        double steps = 100.0 * dti_median_step(dti_pulse_at(c, i));
+        double steps = dti_clock.steps * dti_median_step(dti_pulse_at(c, i));
         if (steps > patience) patience = steps;
     }
     return patience;
@@ -11576,10 +11619,11 @@ static bool dti_under_mpi(const dt_comm *c) { return c->backend->name[0] == 'M';
 
 /* ==== [E4.2] Heartbeats between hosts =====================================
 
-   A watcher sees its own host only. So the first rank of each host tells the first ranks of the others twice
-   a second where it is, as long as it comes by: in a wait, at a step, at a phase. Who waits, on a host where
-   all wait and nothing moves, and has not heard from another host for the whole patience, names that host's
-   first rank. */
+   A watcher sees its own host only. So the first rank of each host sends the first ranks of the others a
+   beat twice a second, whenever it passes here: in a wait, at a step, at a phase. A beat says where the
+   rank is, and for how long all ranks of its host have done nothing but wait. A host is missed by another
+   on which all ranks wait and nothing moves, if no beat of it came for the whole patience; its first rank
+   is the one that is named. And if all hosts say that all of their ranks wait, they wait for each other. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -11641,7 +11685,7 @@ static void dti_beats(dt_comm *c, bool at_once) {
     for (int h = 0; h < c->hosts; ++h) {
         struct dti_peer *p = &c->signs->peer[h];
         if (h == c->away) continue;
-        p->silent += passed < 0.25 ? passed : 0.25;  /* who was away may not blame others */
+        p->silent += dti_counted(passed);
         for (int came = 1; MPI_Test(&p->coming, &came, MPI_STATUS_IGNORE) == MPI_SUCCESS && came;) {
             p->last = p->in, p->silent = 0.0, ++p->got;
             MPI_Irecv(&p->in, (int)sizeof p->in, MPI_BYTE, h, 0, c->mpi->leaders, &p->coming);
@@ -11653,21 +11697,22 @@ static void dti_beats(dt_comm *c, bool at_once) {
     uint64_t moves = 0;
     for (int i = 0; i < c->here; ++i) moves += DTI_GET(dti_pulse_at(c, i)->moves);
     const bool moved = moves != c->signs->still_moves;
-    c->signs->still = moved ? 0.0 : c->signs->still + (passed < 0.25 ? passed : 0.25);
+    c->signs->still = moved ? 0.0 : c->signs->still + dti_counted(passed);
     c->signs->still_moves = moves;
 }
 
 /* Called in a wait. DT_ECOMM if a host from which this one waits for something has gone silent; or if all
-   hosts do nothing but wait. */
+   hosts do nothing but wait. Not while a rank of this host is at work: it may be what the others wait for,
+   and if it is stuck our own watcher names it. */
 static dt_err dti_miss_a_host(dt_comm *c) {
     int gone, standing = 1;
-    /* who does not may be the one: our watcher sees to that */
     if (!c->signs->peer || c->signs->still < 0.1 || !dti_all_wait(c, &gone)) return DT_OK;
     const double patience = dti_patience(c);
     for (int h = 0; h < c->hosts; ++h) {
         const struct dti_peer *p = &c->signs->peer[h];
-        /* a second more than its own watcher takes, which knows better, and should be the one to speak */
-        const double enough = 1.0 + (p->last.stepping || p->last.leaving ? patience : 12.0 * patience);
+        /* a second more than that host's own watcher takes, which knows more and is to speak first */
+        const double factor = p->last.stepping || p->last.leaving ? 1.0 : dti_clock.loading;
+        const double enough = 1.0 + factor * patience;
         if (h != c->away && p->last.rank >= 0 && p->last.gone >= 0) gone = p->last.gone;
         standing += h != c->away && p->last.rank >= 0 && (double)p->last.still > patience;
         if (h == c->away || p->last.rank < 0 || c->signs->still <= enough || p->silent <= enough) continue;
@@ -11745,25 +11790,36 @@ DT_API void dt_comm_phase(dt_comm *c, const char *what) {
 
 /* ==== [E4.3] Who has failed =================================================
 
-   One look at all ranks of the host. Whoever looks remembers a glance of each: since when neither its moves
-   nor its ticks have changed. Who looks: the watcher, ten times a second; and where there is none (threads;
-   DTRAIN_WATCH=off) each rank that waits, twenty times a second, after which all of them return DT_ECOMM. */
+   One look at all ranks of the host (dti_look). It compares each rank's numbers with those of the look
+   before, its glance, and so knows since when neither moves nor ticks have changed. The watcher looks ten
+   times a second; where there is none (threads; DTRAIN_WATCH=off) each rank that waits looks, twenty times
+   a second, and when one finds a failure all that wait return DT_ECOMM. */
 #ifdef DTI_IMPLEMENT
-/* Sentences are built without the C library: after a fork only few of its functions may be called. */
-
-static void dti_add_text(char *text, size_t size, const char *more) {
+/* Appends to a text, as printf would with %s, %d and %llu, of which alone it knows. Without the C library: a
+   child of fork may call only few of its functions until it calls exec. Numbers are not negative. */
+static void dti_add_text(char *text, size_t size, const char *format, ...) DTI_PRINTF(3, 4);
+static void dti_add_text(char *text, size_t size, const char *format, ...) {
     size_t n = 0;
+    va_list args;
     while (n < size && text[n]) ++n;
-    while (n + 1 < size && *more) text[n++] = *more++;
+    va_start(args, format);
+    for (; *format; ++format) {
+        char digits[24] = "";
+        char *at = digits + sizeof digits - 2;
+        const char *more = at;
+        if (*format != '%') *at = *format;
+        else if (*++format == 's') more = va_arg(args, const char *);
+        else {
+            unsigned long long number = 0;
+            if (*format == 'd') number = (unsigned)va_arg(args, int);
+            else number = va_arg(args, unsigned long long), format += 2;
+            for (*at = (char)('0' + number % 10); number /= 10;) *--at = (char)('0' + number % 10);
+            more = at;
+        }
+        while (n + 1 < size && *more) text[n++] = *more++;
+    }
     if (n < size) text[n] = '\0';
-}
-
-static void dti_add_number(char *text, size_t size, uint64_t number) {
-    char digits[24];
-    size_t i = sizeof digits - 1;
-    digits[i] = '\0';
-    do digits[--i] = (char)('0' + number % 10); while (number /= 10);
-    dti_add_text(text, size, digits + i);
+    va_end(args);
 }
 
 typedef enum dti_fate { DTI_FINE, DTI_DEAD, DTI_STOPPED, DTI_STUCK, DTI_LEFT, DTI_CIRCLE } dti_fate;
@@ -11782,16 +11838,12 @@ static void dti_obituary(const dt_comm *c, int seat, dti_fate fate, char *text, 
     memcpy(what, word, sizeof what);
     what[sizeof what - 1] = '\0';
     text[0] = '\0';
-    dti_add_text(text, size, "rank "), dti_add_number(text, size, (uint64_t)rank);
-    dti_add_text(text, size, " ("), dti_add_text(text, size, dt_comm_host(c, rank));
-    dti_add_text(text, size, ", process "), dti_add_number(text, size, (uint64_t)DTI_GET(p->pid));
-    dti_add_text(text, size, ") "), dti_add_text(text, size, says[fate]);
-    if (DTI_GET(p->step) >= 0)
-        dti_add_text(text, size, DTI_GET(p->stepping) ? ", in step " : ", after step "),
-            dti_add_number(text, size, (uint64_t)DTI_GET(p->step));
-    else dti_add_text(text, size, ", before the first step");
-    if (what[0])
-        dti_add_text(text, size, " ("), dti_add_text(text, size, what), dti_add_text(text, size, ")");
+    dti_add_text(text, size, "rank %d (%s, process %d) %s", rank, dt_comm_host(c, rank), DTI_GET(p->pid),
+                 says[fate]);
+    if (DTI_GET(p->step) < 0) dti_add_text(text, size, ", before the first step");
+    else dti_add_text(text, size, ", %s step %llu", DTI_GET(p->stepping) ? "in" : "after",
+                    (unsigned long long)DTI_GET(p->step));
+    if (what[0]) dti_add_text(text, size, " (%s)", what);
     else if (DTI_GET(p->waiting)) dti_add_text(text, size, " (in a collective)");
 }
 
@@ -11799,8 +11851,8 @@ static void dti_obituary(const dt_comm *c, int seat, dti_fate fate, char *text, 
 /* The letter that Linux gives to a process: R runs, S sleeps, T stopped, Z dead but not yet buried; ' ' if
    unknown. */
 static char dti_process_state(int pid) {
-    char path[40] = "/proc/", text[512];
-    dti_add_number(path, sizeof path, (uint64_t)pid), dti_add_text(path, sizeof path, "/stat");
+    char path[40] = "", text[512];
+    dti_add_text(path, sizeof path, "/proc/%d/stat", pid);
     int file = open(path, O_RDONLY);
     if (file < 0) return ' ';
     ssize_t n = read(file, text, sizeof text);
@@ -11816,11 +11868,11 @@ static char dti_process_state(int pid) { return (void)pid, ' '; }
 static bool dti_gone(long pid) { return (void)pid, false; }
 #endif
 
-/* Whether a signal has stopped the rank. Its guardian, to which a pid from mpiexec's list belongs, is asked
-   for once a second. */
+/* Whether a signal has stopped the rank; or, asked once a second, its guardian: that is the process whose
+   number mpiexec shows, and so the one that a user stops. */
 static bool dti_stopped(const dti_pulse *p, dti_glance *g) {
     int guardian = DTI_GET(p->guardian);
-    if (g->silent > 0.4 && dti_process_state(DTI_GET(p->pid)) == 'T') return true;
+    if (g->silent > dti_clock.quiet && dti_process_state(DTI_GET(p->pid)) == 'T') return true;
     return guardian && (g->stopped > 0.0 || ++g->looks % 10 == 0) && dti_process_state(guardian) == 'T';
 }
 
@@ -11837,34 +11889,34 @@ static int dti_glances(dt_comm *c, double dt, bool processes) {
         moves += m;
         bool stopped = processes && dti_running(c, i) && dti_stopped(p, g);
         g->stopped = stopped ? g->stopped + dt : 0.0;
-        waiters += dti_running(c, i) && DTI_GET(p->waiting) && g->silent < 1.0;
+        waiters += dti_running(c, i) && DTI_GET(p->waiting) && g->silent < dti_clock.alive;
     }
     c->signs->watch.still = moves == c->signs->watch.moves && waiters ? c->signs->watch.still + dt : 0.0;
     c->signs->watch.moves = moves;
     return waiters;
 }
 
-/* A rank that is not in a wait, the most silent of them; or one that is, and does not even test. */
+/* The rank to blame: of those that are not in a wait the most silent one; if all are in a wait, one whose
+   tests have stopped. -1: there is none. */
 static int dti_culprit(const dt_comm *c) {
     int worst = -1;
     for (int waiting = 0; waiting < 2 && worst < 0; ++waiting)
         for (int i = 0; i < c->here; ++i) {
             if (!dti_running(c, i) || DTI_GET(dti_pulse_at(c, i)->waiting) != waiting
-                || c->signs->glance[i].silent < (waiting ? 1.0 : 0.0)) continue;
+                || c->signs->glance[i].silent < (waiting ? dti_clock.alive : 0.0)) continue;
             if (worst < 0 || c->signs->glance[i].silent > c->signs->glance[worst].silent) worst = i;
         }
     return worst;
 }
 
-/* The fate of the rank at *seat, which has failed; DTI_FINE if none has. A look that comes late counts for a
-   quarter of a second at most: who was away may not blame others. */
+/* The fate of the rank at *seat, which has failed; DTI_FINE if none has. */
 static dti_fate dti_look(dt_comm *c, bool processes, int *seat) {
     double now = dt_now(), dt = now - c->signs->watch.looked, patience;
     c->signs->watch.looked = now;
-    int waiters = dti_glances(c, dt < 0.25 ? dt : 0.25, processes), others = 0, stopped = 0;
+    int waiters = dti_glances(c, dti_counted(dt), processes), others = 0, stopped = 0;
     for (int i = 0; i < c->here; ++i) {
         stopped += c->signs->glance[i].stopped > 0.0;
-        others += c->signs->glance[i].silent < 0.4 || !dti_running(c, i);
+        others += c->signs->glance[i].silent < dti_clock.quiet || !dti_running(c, i);
     }
     if (c->signs->watch.still == 0.0 && !stopped) return DTI_FINE;
     patience = dti_patience(c);
@@ -11874,8 +11926,8 @@ static dti_fate dti_look(dt_comm *c, bool processes, int *seat) {
     *seat = dti_culprit(c);
     if (*seat >= 0) {
         if (c->signs->glance[*seat].stopped > 0.0) return DTI_STOPPED;
-        return DTI_GET(dti_pulse_at(c, *seat)->stepping) || c->signs->watch.still > 12.0 * patience
-            ? DTI_STUCK : DTI_FINE;
+        const bool plain = DTI_GET(dti_pulse_at(c, *seat)->stepping);
+        return plain || c->signs->watch.still > dti_clock.loading * patience ? DTI_STUCK : DTI_FINE;
     }
     if (c->hosts > 1) return DTI_FINE;  /* they may wait for a rank that we do not see */
     for (*seat = 0; *seat < c->here; ++*seat)
@@ -11979,22 +12031,22 @@ DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
 
 /* ==== [E4.4] The watcher ==================================================
 
-   It has a session of its own, so that what ends the ranks does not end it. It holds no file but the one to
-   which it writes; mpiexec waits for that one to close, and so gets the line. A pidfd tells at once when a
-   process ends; where there is none, processes are asked for ten times a second. The first rank of the host
-   that wants a watcher forks it; it then knows all ranks by the board. */
+   A process that does nothing but look at the board. The first rank of the host that wants a watcher forks
+   it; it knows all ranks by the board. A session of its own keeps it alive when the ranks are ended. It
+   closes all files but the one to which it writes: mpiexec waits for that one to close, and so gets the
+   line. A pidfd tells at once when a rank's process ends; where the system has none, each look asks for the
+   process. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
-/* The end of a helper that has ended its host's ranks. Slurm does not end the other nodes' because of that,
-   unless srun was told --kill-on-bad-exit, and then not at once; so it is asked to. Not if the step is
-   another one, in which mpiexec was typed. */
+/* The end of a helper that has ended its host's ranks. Slurm does not end those of other nodes because of
+   that, unless srun was told --kill-on-bad-exit, and then not at once; so scancel asks it to. Not where
+   mpiexec was typed inside of a Slurm step, which then is not ours. */
 static void dti_watcher_leave(int size, int here) {
     const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
     char name[64] = "";
     if (here < size && job && step && dti_environment("SLURM_STEP_NUM_TASKS", 0) == size) {
-        dti_add_text(name, sizeof name, job), dti_add_text(name, sizeof name, ".");
-        dti_add_text(name, sizeof name, step);
+        dti_add_text(name, sizeof name, "%s.%s", job, step);
         execlp("scancel", "scancel", "--quiet", "--signal=KILL", name, (char *)NULL);
     }
     _exit(0);
@@ -12038,18 +12090,17 @@ static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
     char text[384] = "", about[320];
     int waited = (int)c->signs->watch.still;
     dti_obituary(c, seat, fate, about, sizeof about);
-    dti_add_text(text, sizeof text, "dtrain: "), dti_add_text(text, sizeof text, about);
+    dti_add_text(text, sizeof text, "dtrain: %s", about);
     if (fate != DTI_DEAD && waited > 0)
-        dti_add_text(text, sizeof text, "; the others have waited "),
-            dti_add_number(text, sizeof text, (uint64_t)waited), dti_add_text(text, sizeof text, " s");
+        dti_add_text(text, sizeof text, "; the others have waited %d s", waited);
     dti_add_text(text, sizeof text, "\n");
     if (dti_blame(c, seat, fate) && fd >= 0) { ssize_t n = write(fd, text, strlen(text)); (void)n; }
     dti_watcher_kill(c);
     dti_watcher_leave(c->size, c->here);
 }
 
-/* Of those that ended since the last look, the one seen alive longest ago: it went first, and mpiexec ended
-   the others. -1: nobody has failed. -2: nobody is left to watch. */
+/* The rank that has ended since the last look. Of several, the one whose last sign of life is the oldest: it
+   went first, and mpiexec has ended the others. -1: nobody has failed. -2: nobody is left to watch. */
 static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
     int first = -1, left = 0;
     for (int i = 0; i < c->here; ++i) {
@@ -12065,11 +12116,12 @@ static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
     return first >= 0 ? first : left ? -1 : -2;
 }
 
-/* Over several hosts: mpiexec has ended this host's part, because of a failure elsewhere that is named there.
-   A guardian outlives the death of its rank by a fifth of a second, unless that is how the rank was ended. */
+/* Over several hosts: whether mpiexec has ended this host's part, because of a failure elsewhere that is
+   named there. Then the guardian was killed, and the rank with it; else it outlives its rank by a fifth of
+   a second. */
 static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
     const int guardian = c->hosts > 1 ? DTI_GET(dti_pulse_at(c, seat)->guardian) : 0;
-    /* a rank dies with its guardian a moment before that one is seen to be dead */
+    /* the rank is seen to be dead a moment before its guardian is */
     if (guardian) dti_doze(50000);
     return guardian && (dti_gone(guardian) || dti_process_state(guardian) == 'Z');
 }
@@ -12143,12 +12195,16 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) {
 /* ==== [E4.5] The usher =====================================================
 
    Until MPI has started, the ranks of a host share nothing, and no launcher tells one that another has
-   ended, or was never there. So the first of them that comes to dt_comm_world leaves an usher behind, with
-   a socket under a name made of what they have in common: who launched them. Each rank opens two lines to
-   it. One its guardian holds, who says that the rank has come, and how it has ended; it closes when the
-   guardian is killed. On the other the rank says that it is through (MPI has started, and is watched), or
-   that it fails. A rank that ends before that, or a start in which nobody gets through, is ended with a
-   sentence. (The name is one of Linux's abstract ones, no file: nothing is left of it, however all ends.) */
+   ended, or was never there. So the first rank that comes to dt_comm_world forks an usher, a process that
+   listens at a socket. The others find the socket by its name, which is made of what they have in common: the
+   process that launched them. (The name is an abstract one of Linux, no file: nothing of it is left, however
+   the job ends.) Two lines of news, both sockets, lead from each rank to the usher:
+
+       guardian --COMES, ENDED-------->  usher   the rank is there; it has ended, with this code; and if this
+                                                 line closes without that, the guardian was killed
+       rank ------THROUGH or FAILS---->          MPI has started and the rank is watched; or it has an error
+
+   If a rank ends before it is through, or nobody gets through in time, the usher says so and ends the job. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 #ifdef __linux__
@@ -12163,7 +12219,7 @@ typedef struct dti_usher {
     struct pollfd *line;                              /* 0: where lines come in; then two for each rank */
     dti_guest *guest;                                 /* size of them, by rank */
     int size, here, lines, came, through;             /* here: of this host, as the launcher says, or 0 */
-    bool over;                                        /* everybody is ended, also who comes late */
+    bool over;                                        /* everybody is ended, also a rank that comes late */
     int speaker;                                      /* 1 + the rank that says why first; 0: nobody does */
     int caller, parent;                               /* the rank that has called it, and its guardian */
     double waited, since, limit;                      /* seconds since the first came; since it is over */
@@ -12182,7 +12238,8 @@ static void dti_usher_kill(const dti_guest *g) {
     if (dti_process_state(g->guardian) == 'T') kill((pid_t)g->guardian, SIGKILL);
 }
 
-/* Nobody speaks any more. Not before: the launcher ends who speaks as soon as another is killed. */
+/* Only when nobody is about to speak: the launcher ends all, the speaker as well, when one of them is
+   killed. */
 static void dti_usher_kill_all(dti_usher *u) {
     u->over = true, u->speaker = 0;
     for (int rank = 0; rank < u->size; ++rank) dti_usher_kill(&u->guest[rank]);
@@ -12204,7 +12261,7 @@ static void dti_usher_list(const dti_usher *u, bool come, char *text, size_t siz
     for (int rank = 0, listed = 0; rank < u->size && listed <= 16; ++rank) {
         if ((u->guest[rank].pid != 0) != come) continue;
         snprintf(number, sizeof number, listed ? ", %d" : " %d", rank);
-        dti_add_text(text, size, listed++ < 16 ? number : ", ...");
+        dti_add_text(text, size, "%s", listed++ < 16 ? number : ", ...");
     }
     dti_add_text(text, size, count == 1 ? " has" : " have");
 }
@@ -12235,14 +12292,13 @@ static void dti_usher_miss_closed(dti_usher *u) {
         if (!u->guest[rank].closed || u->guest[rank].through) continue;
         u->guest[rank].closed = false;
         snprintf(number, sizeof number, count ? ", %d" : " %d", rank);
-        if (count < 16) dti_add_text(text, sizeof text, number);
+        if (count < 16) dti_add_text(text, sizeof text, "%s", number);
         if (++count == 1) first = rank;
     }
     if (count == 1) dti_usher_miss(u, first, -1);
     if (count < 2) return;
-    dti_add_text(text, sizeof text, count > 16 ? ", ... (" : " ("), dti_add_text(text, sizeof text, u->host);
-    dti_add_text(text, sizeof text, ") was killed with its guardian before MPI had started, and then ");
-    dti_add_text(text, sizeof text, "the launcher ended the others\n");
+    dti_add_text(text, sizeof text, "%s (%s) was killed with its guardian before MPI had started, and then "
+               "the launcher ended the others\n", count > 16 ? ", ..." : "", u->host);
     dti_usher_say(u, text);
 }
 
@@ -12325,15 +12381,15 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     }
 }
 
-/* Once one rank is through, all have come; the usher stays until all that it knows are. When it is over,
-   it stays for those that come late, so that they do not call another one; and it stays for 1.5 s in all
-   where there are other hosts, because Slurm loses an order to end a step that it is still starting there
+/* The usher ends when all that have come are through: as MPI starts for all ranks together, none is missing
+   then. After a failure it stays for ranks that come late, which else would call a new usher; and with
+   other hosts for 1.5 s in all, because Slurm loses an order to end a step that it is still starting there
    [its other node's ranks went on in 2 of 25 such starts]. */
 static void dti_usher_main(dti_usher *u) {
     dti_watcher_detach(2, u->line[0].fd);
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
         poll(u->line, (nfds_t)u->lines + 1, 100);
-        now = dt_now(), passed = now - before < 0.25 ? now - before : 0.25;
+        now = dt_now(), passed = dti_counted(now - before);
         for (int last = 0; last < 2; ++last)  /* guardians last: a rank may be through, and then end */
             for (int i = 1; i <= u->lines; ++i)
                 if (u->line[i].fd >= 0 && u->line[i].revents
@@ -12383,8 +12439,8 @@ static int dti_process_parent(int pid) {
     return end && strlen(end) > 4 ? atoi(end + 4) : 0; /* ") S 4711 ..." */
 }
 
-/* The name of the socket. Who launched us is the nearest of our ancestors that was not itself told a rank
-   (a shell between the two was). Under Slurm each step has a number as well. */
+/* The name of the socket. Our launcher is the nearest of our ancestors that was not itself told a rank (a
+   shell between the two was told ours). Under Slurm each step has a number as well. */
 static void dti_usher_address(struct sockaddr_un *address, const char *rank_variable) {
     const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
     char space[64] = "";                              /* process numbers mean something within one of these */
@@ -12413,13 +12469,14 @@ static dt_err dti_no_process(const char *what) {
                    what, (unsigned long long)most.rlim_cur);
 }
 
-/* Forks the usher, who listens at the door. */
+/* Forks the usher, which listens at the socket `door`. */
 static dt_err dti_usher_start(int door, int size, int rank, int here) {
     const char *patience = getenv("DTRAIN_PATIENCE");
     double said = 0.0;
     if (patience) (void)dt_number_parse(patience, &said);
     dti_usher u = { .size = size, .here = here, .caller = rank >= 0 && rank < size ? rank : 0,
-                    .parent = (int)getpid(), .limit = 6.0 * (said > 0.0 ? said : 5.0) };
+                    .parent = (int)getpid(),
+                    .limit = dti_clock.starting * (said > 0.0 ? said : dti_clock.patience) };
     u.line = dti_alloc((2 * (size_t)size + 1) * sizeof *u.line);
     u.guest = dti_alloc((size_t)size * sizeof *u.guest);
     dt_err error = u.line && u.guest ? DT_OK : DT_ENOMEM;
@@ -12434,7 +12491,7 @@ static dt_err dti_usher_start(int door, int size, int rank, int here) {
     return error;
 }
 
-/* A line to the usher, who is called if there is none yet. *line becomes -1 where no such sockets are. */
+/* A line to the usher, which is started if there is none yet. *line: -1 where there are no such sockets. */
 static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank, int here, int *line) {
     const struct sockaddr *address = (const struct sockaddr *)(const void *)name;
     for (int tries = 0; tries < 1000; ++tries) {
@@ -12474,17 +12531,20 @@ static dt_err dti_usher_call(dti_lines *l) {
 
 /* ==== [E4.6] The guardian ==================================================
 
-   mpiexec ends a job when one of its processes ends, but with exit code 0 in most runs if that one ended with
-   0 [measured: MPICH 4.0.2, 16 of 16 on 2 ranks, 8 of 16 on 4]. And it kills the others so soon that nobody
-   can tell who was first. So under dt_comm_world the process that mpiexec started only waits: it forks before
-   MPI_Init, and the child is the rank. When the rank ends without a goodbye, the guardian gives the watcher
-   time to speak, and then ends with a code that is not 0. Over several hosts it kills itself instead: there
-   mpiexec waits for ever if a process exits, whatever its code, and ends the job if one is killed [measured:
-   MPICH 4.0.2]. If the guardian is killed, the kernel kills the rank.
+   mpiexec ends a job when one of its processes ends, but with exit code 0 in most runs if that one ended
+   with 0 [measured: MPICH 4.0.2, 16 of 16 on 2 ranks, 8 of 16 on 4]. And it kills the others so soon that
+   nobody can tell which was first. So under dt_comm_world the process that mpiexec started only waits: it
+   forks before MPI_Init, and the child is the rank.
 
-   It passes signals on; a request to end that comes again within half a second is the same one, sent to every
-   process of the job and by the launcher as well. It sees a rank through MPI_Finalize, when nobody else
-   watches any more. And where the launcher is killed, it ends the rank. */
+       the rank ends without a goodbye   the guardian gives the watcher time to speak, then ends non-zero;
+                                         over several hosts it kills itself, because there mpiexec waits for
+                                         ever if a process exits, whatever its code [measured: MPICH 4.0.2]
+       the guardian is killed            the kernel kills the rank
+       the launcher is killed            the guardian ends the rank
+       a signal comes                    it is passed on; a request to end that comes again within half a
+                                         second is the same one, sent to us and by the launcher as well
+       the rank does not come out of     nobody else watches any more: the guardian says so, and ends it
+         MPI_Finalize                                                                                      */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -12512,13 +12572,14 @@ static void dti_guardian_pass(dti_guardian *g, int number) {
     const double now = dt_now();
     if (asks && g->asked[number] > 0.0 && now < g->asked[number] + 0.5) return;
     if (asks) g->asked[number] = now;
-    /* its work is done: nobody would hear it */
+    /* a rank in MPI_Finalize has done its work, and would not act on a signal */
     if (asks && atomic_load(&g->guard->farewell) == DTI_ENDING) dti_guardian_ends(g, "");
     else kill(g->child, number);
 }
 
-/* Four times a second. Of several ranks that do not end, one is to speak: a stopped one rather than one that
-   does something, and that rather than one that sleeps, because it waits for the others. */
+/* Four times a second. Of several ranks that do not end, one is to speak, and those speak first that are
+   more likely the cause: one that is stopped at once, one that computes after half a second, one that
+   sleeps, and so may wait for the others, after a second. */
 static void dti_guardian_look(dti_guardian *g) {
     char why[96];
     const double now = dt_now(), passed = now - g->looked;
@@ -12538,17 +12599,18 @@ static void dti_guardian_look(dti_guardian *g) {
     const bool leaves = farewell == DTI_GOODBYE || farewell == DTI_ENDING;
     const char state = leaves ? dti_process_state((int)g->child) : ' ';
     g->late = farewell == DTI_ENDING || state == 'T' ? g->late + (passed < 0.5 ? passed : 0.5) : 0.0;
-    const double more = (state == 'T' ? 0.0 : state == 'R' ? 0.5 : 1.0) + 0.05 * (rank < 20 ? rank : 20);
+    const double asleep = state == 'R' ? 0.5 : 1.0;
+    const double more = (state == 'T' ? 0.0 : asleep) + 0.05 * (rank < 20 ? rank : 20);
     if (g->late <= g->guard->patience + more) return;
     snprintf(why, sizeof why, "has said goodbye, and does not come out of MPI_Finalize%s",
              state == 'T' ? ": a signal has stopped it" : "");
     dti_guardian_ends(g, why);
 }
 
-/* A signal that mpiexec has passed on makes it take 0 for the exit code of each process that it has not
-   buried when its pipes close [read in MPICH 4.0.2]. It looks for the dead whenever a pipe brings something.
-   So a helper keeps ours open: when the guardian has ended, it lets go of the one, and of the other when the
-   guardian is buried. */
+/* Keeps the guardian's exit code from being lost. After mpiexec has passed a signal on, it takes 0 for the
+   exit code of each process whose pipes have all closed before it has asked for that code; and it asks
+   whenever a pipe of anybody's brings something [read in MPICH 4.0.2]. So a child keeps our two pipes open:
+   it closes the one when the guardian has ended, upon which mpiexec asks, and the other when it has. */
 static void dti_guardian_linger(void) {
     const pid_t guardian = getpid();
     if (fork() != 0) return;
@@ -12616,8 +12678,8 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
     return error;
 }
 
-/* The end of the start. Where it fails, dt_error() says why; of those who fail alike, the first may say so,
-   and the others wait until they are ended. */
+/* Tells the usher how the start ended. Where it failed, dt_error() says why; of several ranks that fail alike
+   the first returns and may say so, and the others wait here until they are ended. */
 static void dti_start_over(const struct dti_guard *guard, bool well) {
     if (!guard || guard->lines.ranks < 0) return;
     dti_usher_tell(&guard->lines, well ? DTI_NEWS_THROUGH : DTI_NEWS_FAILS, 0);
@@ -12658,7 +12720,7 @@ static void dti_guard_hosts(dt_comm *c) {
 static void dti_farewell(dt_comm *c, int farewell) {
     struct dti_guard *guard = c->signs->guard;
     if (guard && farewell == DTI_GOODBYE) {  /* later the board is no longer there */
-        const double patience = c->signs->board ? dti_patience(c) : 5.0;
+        const double patience = c->signs->board ? dti_patience(c) : dti_clock.patience;
         guard->patience = patience > 2.0 ? patience : 2.0;
     }
     if (guard) atomic_store(&guard->farewell, c->size == 1 && farewell != DTI_ABORTED ? DTI_ENDED : farewell);
@@ -12666,7 +12728,8 @@ static void dti_farewell(dt_comm *c, int farewell) {
     if (farewell == DTI_ENDING) dti_watcher_stop(c);
 }
 
-/* Who has not spoken leaves the end to who has: it may not have got its sentence out yet. */
+/* Ends the job after a failure. A rank that another one was faster to speak than waits a second, so that the
+   other's sentence gets out. */
 static bool dti_job_ends(dt_comm *c) {
     const dti_board *board = c->signs->board;
     if (c->size > 1 && !dti_speaks_first(c)) dti_doze(1000000);
@@ -12773,8 +12836,7 @@ static void dti_note(dti_notes *n, bool error, const char *format, ...) {
     va_end(args);
     if (error && !n->error) dt_fail(DT_ECOMM, "%s", line);
     n->error |= error;
-    dti_add_text(n->text, n->size, error ? "error: " : "warning: ");
-    dti_add_text(n->text, n->size, line), dti_add_text(n->text, n->size, "\n");
+    dti_add_text(n->text, n->size, "%s: %s\n", error ? "error" : "warning", line);
 }
 
 /* One rank alone, though a launcher has started several? */
@@ -12818,8 +12880,8 @@ static const char *dti_line_not_in(const char *settings, const char *other, int 
     return NULL;
 }
 
-/* What is left of jobs that crashed: MPI libraries share memory through files, and remove them at their end.
-   */
+/* What is left of jobs that crashed: MPI libraries share memory through files, and remove them at their
+   end. */
 static const char *const dti_left_names[] = {
     "mpich_shar_tmp", "ucx_shm_posix_", "vader_segment.", "sm_segment."
 };
@@ -12890,9 +12952,8 @@ static void dti_examine_left(const dt_comm *c, const uint64_t *all, dti_notes *n
         const uint64_t *of = all + r * DTI_COLUMNS;
         char names[160] = "";
         for (int kind = 0; kind < DTI_LEFT_NAMES; ++kind) {
-            if (!(of[DTI_FILE_KINDS] >> kind & 1)) continue;
-            dti_add_text(names, sizeof names, " /dev/shm/");
-            dti_add_text(names, sizeof names, dti_left_names[kind]), dti_add_text(names, sizeof names, "*");
+            if (of[DTI_FILE_KINDS] >> kind & 1)
+                dti_add_text(names, sizeof names, " /dev/shm/%s*", dti_left_names[kind]);
         }
         const int files = (int)of[DTI_FILES];
         if (files)
@@ -13115,7 +13176,7 @@ static dt_err dti_trace_gather(dt_comm *c, int rank, const dti_interval *trace, 
         for (size_t i = 0; i < n && c->rank == rank; ++i) {
             const dti_interval *t = &trace[at + i];
             line[i] = (dti_trace_line){ .start = t->start - c->trace_zero, .end = t->end - c->trace_zero };
-            dti_add_text(line[i].name, sizeof line[i].name, t->name);
+            dti_add_text(line[i].name, sizeof line[i].name, "%s", t->name);
         }
         if (rank > 0 && c->rank == rank) DT_TRY(dt_send(c, line, n * sizeof *line, 0, 1));
         if (rank > 0 && c->rank == 0)    DT_TRY(dt_recv(c, line, n * sizeof *line, rank, 1));
@@ -13401,8 +13462,8 @@ DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
 
 /* ==== [E6] Files ===========================================================
 
-   Files are written whole or not at all, and read with nothing in them believed: outputs and JSON, then the formats
-   made of them, saved parameters and CSV rows. */
+   Files are written whole or not at all, and read with nothing in them believed: outputs and JSON, then the
+   formats made of them, saved parameters and CSV rows. */
 
 /* ==== [E6.1] Files ======================================================== */
 
@@ -14007,8 +14068,8 @@ static dt_err dti_check_entry(dti_stretch *s, const uint64_t *shape, int rank, c
     return DT_OK;
 }
 
-/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and nothing else.
-   */
+/* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and nothing
+   else. */
 static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
     static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
     const char *type = s->param ? "F32" : "I64";
@@ -14205,9 +14266,10 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
 
 /* ==== [E6.5] Data files ===================================================
 
-   The readers of [S4.2], and what the search of [S4.3] asks about folders. The length of a file is all that its
-   contents can be held against: so it is measured first, and every size in the file must agree with it before memory is
-   asked for. Rows and columns of an IDX file end at 4096, which keeps N*rows*columns below 2^56. */
+   The readers of [S4.2], and what the search of [S4.3] asks about folders. The length of a file is all that
+   its contents can be held against: so it is measured first, and every size in the file must agree with it
+   before memory is asked for. Rows and columns of an IDX file end at 4096, which keeps N*rows*columns below
+   2^56. */
 #ifdef DTI_IMPLEMENT
 #if defined(__unix__) || defined(__APPLE__)
 #include <dirent.h>
@@ -15341,11 +15403,11 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
        | caption                                       |
        +-----------------------------------------------+
 
-   What is shown is a list of items, each of a kind: a mark. To read: the data [E8.1]; then one mark whole, the
-   line in [E8.6]; then dti_chart_draw in [E8.7], which draws them all. The rest when one wonders: shapes ->
-   coverage -> ink [E8.2], texts -> lines of words with their boxes [E8.3], numbers -> ranges and ticks of axes
-   [E8.4], free places for labels [E8.5], PNG and CSV [E8.8]. A new mark is a subsection of [E8.6] and a row of
-   dti_all_marks behind them.
+   What is shown is a list of items, each of a kind: a mark. To read: the data [E8.1]; then one mark whole,
+   the line in [E8.6]; then dti_chart_draw in [E8.7], which draws them all. The rest when one wonders:
+   shapes -> coverage -> ink [E8.2], texts -> lines of words with their boxes [E8.3], numbers -> ranges and
+   ticks of axes [E8.4], free places for labels [E8.5], PNG and CSV [E8.8]. A new mark is a subsection of
+   [E8.6] and a row of dti_all_marks behind them.
 
    Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European languages (U+00C0 to U+017F; a
    letter the font has no form for by its like, as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β – — ‘ ’
@@ -15901,8 +15963,8 @@ static void dti_text_note(dt_chart *c, const dti_box *box, const char *s, size_t
     snprintf(t->head, sizeof t->head, "%.*s", (int)dti_min_size(bytes, 200), s);
 }
 
-/* One line of text, its baseline starting at (x,y): a white halo first if the pen has one, then the letters.
-   */
+/* One line of text, its baseline starting at (x,y): a white halo first if the pen has one, then the
+   letters. */
 static void dti_put(dt_chart *c, const char *s, size_t bytes, float x, float y, float size,
                     const dti_pen *pen) {
     const float dx = cosf(pen->angle), dy = -sinf(pen->angle), above = 1.1f * size;
@@ -16129,8 +16191,8 @@ static void dti_power_text(double v, int e, int digits, char out[DTI_NUMBER]) {
     dti_append_power(out, 10, e);
 }
 
-/* A number by itself, to about so many digits: with a power of ten from a million on and below a thousandth.
-   */
+/* A number by itself, to about so many digits: with a power of ten from a million on and below a
+   thousandth. */
 static void dti_number_text(double v, int digits, char out[DTI_NUMBER]) {
     const int e = v != 0 && isfinite(v) ? dti_exponent(v, digits) : 0;
     if (e < -3 || e >= 6) dti_power_text(v, e, digits, out);
@@ -16248,11 +16310,13 @@ static void dti_draw_axis(dt_chart *c, const dti_chart_axis *a) {
         dti_ink(c, DTI_PALE, 1);
         dti_tick_text(a, a->tick[i], text);
         const float width = dti_text_width(text, SIZE_MAX) * size;
-        const float left = x ? fminf(fmaxf(at - width / 2, 4), (float)c->w - 4 - width) : p[0] - 10 * u - width;
+        const float centred = fminf(fmaxf(at - width / 2, 4), (float)c->w - 4 - width);
+        const float left = x ? centred : p[0] - 10 * u - width;
+        const float foot = x ? p[3] + 8 * u + 1.1f * size : line + 0.5f * size;
         const float from = x ? left : -(line + 0.75f * size);
         if (from < taken) continue;
         taken = x ? left + width + 0.6f * size : -(line - 0.95f * size);
-        dti_put(c, text, SIZE_MAX, left, x ? p[3] + 8 * u + 1.1f * size : line + 0.5f * size, size, &dti_quiet);
+        dti_put(c, text, SIZE_MAX, left, foot, size, &dti_quiet);
     }
 }
 
@@ -16752,8 +16816,9 @@ static void dti_draw_images(dt_chart *c, const dti_item *item) {
 /* Their captions. */
 static bool dti_images_row(const dt_chart *c, const dti_item *item, size_t i, dti_row *row) {
     (void)c;
-    *row = (dti_row){ item->names && i < item->n ? item->names[i] : NULL, NULL, { (double)i, NAN, NAN, NAN } };
-    return i < item->n;
+    if (i >= item->n) return false;
+    *row = (dti_row){ item->names ? item->names[i] : NULL, NULL, { (double)i, NAN, NAN, NAN } };
+    return true;
 }
 
 static const dti_mark dti_images_mark = {
@@ -16792,11 +16857,11 @@ static void dti_ask_ranges(dt_chart *c, dti_ask ask) {
 
 /* ==== [E8.7] Layout and drawing ==========================================
 
-   In the order of the picture at the head of this room: the ranges of the axes; title, subtitle and caption at
-   the canvas' edges; then what stands between these and the plot, where numbers and names are as wide as they
-   turn out; then all is drawn, from the back to the front. A legend sends the eye to and fro, so labels stand
-   at the right edge while they fit there, all of them in half of the height. What could not be drawn, and an
-   axis without its 0, is said in words that are added here. */
+   In the order of the picture at the head of this room: the ranges of the axes; title, subtitle and caption
+   at the canvas' edges; then what stands between these and the plot, where numbers and names are as wide as
+   they turn out; then all is drawn, from the back to the front. A legend sends the eye to and fro, so
+   labels stand at the right edge while they fit there, all of them in half of the height. What could not be
+   drawn, and an axis without its 0, is said in words that are added here. */
 
 /* A tag names one series: at the right edge beside its last point, or in the legend. */
 typedef struct dti_tag {
@@ -16893,8 +16958,8 @@ static void dti_item_end(const dt_chart *c, const dti_item *item, float *x, floa
     *y = c->y.from;
 }
 
-/* What needs a name, and how wide the names are when they stand at the right edge: not with bars side by side,
-   which have no end there. The plot has no size yet: an axis goes from 0 to 1. */
+/* What needs a name, and how wide the names are when they stand at the right edge: not with bars side by
+   side, which have no end there. The plot has no size yet: an axis goes from 0 to 1. */
 static float dti_layout_tags(const dt_chart *c, dti_layout *l) {
     bool apart = false;
     float widest = 0, height = 0, end, y;
