@@ -1612,8 +1612,9 @@ static void dti_batch_lanes(const dt_batch *batch, int C, int H, int W, int g, f
        [. . .] .  .                             [0 . .]. . . 0
         .  .  .  .  .                            0 . . . . . 0
 
-   What it costs: each of the N*O*P*Q outputs is C*K*K products. LeNet's first layer, 1x28x28 to
-   10x24x24 with K = 5: 10*24*24 outputs of 25 products, 144000 multiply-adds an image. */
+   What it costs: each of the N*O*P*Q outputs is C*K*K products. The first layer of chapter
+   3's net, 1x28x28 to 10x24x24 with K = 5: 10*24*24 outputs of 25 products, 144000 multiply-adds an
+   image. */
 #ifdef DTI_DECLARE
 
 /* dt_conv2d_naive                                              [S5.1]  chapter 3
@@ -3391,18 +3392,37 @@ DT_API const char *dt_loss_name(dt_loss loss) {
 }
 #endif
 
-/* ==== [S8] Nets =========================================================== */
+/* ==== [S8] Nets ===========================================================
+
+   The layers of [S6] are a list of what is to be done. A net makes a machine of that list. When
+   it is built, it decides once in which order the work is done and where every number will lie;
+   then it runs the same step thousands of times, and asks nobody for memory.
+
+       the user's list         the plan                        a step
+       conv1                   op 0  conv1, pool, relu         dt_net_load   images, in lanes
+       maxpool2d    fusing     op 1  conv2, pool, relu         dt_forward    ops 0 1 2 3; the loss
+       relu        ------->    op 2  linear fc1                dt_backward   ops 3 2 1 0: gradients
+       conv2        [S8.2]     op 3  linear fc2                (an optimizer steps [S9])
+       maxpool2d              tensors, and where each lies
+       ...                                [S8.3]
+
+   Three words that are used throughout. A lane group is sixteen images side by side, the unit in
+   which all work is done; a batch is cut into lane groups, and those are dealt out to ranks
+   [S4.5]. A share is what one lane group adds to a gradient. It is the same whichever rank
+   computes it, and shares are added up exactly [S3.2]: that is why the number of ranks does not
+   change the answer. And an op is a line of the plan: what is done in the place of one layer, or
+   of several.
+
+   To read: [S8.1], what a net looks like from outside; then [S8.5], how it runs, with the plan
+   believed; then [S8.2] to [S8.4], how the plan is made. */
 
 /* ==== [S8.1] A net from outside =========================================== */
 
-/* Building a net [S6.1] plans every buffer once, in one block each: parameters,
-   gradients, and everything that lives during a step. After dt_net_build
-   nothing is allocated until dt_net_free.
-
-   A step is dt_net_load (which images), dt_forward, dt_backward, and then an
-   optimizer [S9]. What is made small is the mean loss [S7] over the global
-   batch, that is over the samples of all ranks; a rank's gradient is therefore
-   its share of the whole, and shares are summed (dt_average_gradients, [S11]). */
+/* A step is dt_net_load (which images), dt_forward, dt_backward, and then an optimizer [S9].
+   What is made small is the mean loss [S7] over the global batch, that is over the samples of
+   all ranks. So a rank's gradient is its part of the whole, already divided by the global
+   batch's count, and the parts are summed (dt_average_gradients, [S11.1]): with 128 images on 3
+   ranks, of which this one holds 32, its gradient is the sum of 32 images' gradients, over 128. */
 #ifdef DTI_DECLARE
 typedef struct dt_build_desc {
     /* the most samples one dt_net_load brings, >= 1; whole lane groups are planned */
@@ -3413,31 +3433,35 @@ typedef struct dt_build_desc {
     /* of the exact sums: 0, and each tensor's unit follows its gradient; else a power of two that
        all keep, and a gradient that does not fit is an error */
     float unit;
-    /* convolutions by their definition, never by Winograd's algorithm [E1.8]: slower, rounded less
-       */
-    bool direct;
+    bool direct;             /* convolutions by their definition, never by Winograd's algorithm
+                                [E1.8]: slower, rounded less */
     dt_loss loss;            /* 0: DT_CROSS_ENTROPY */
 } dt_build_desc;
 
 /* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
 typedef struct dt_score {
     int64_t loss_fixed;      /* sum of the samples' losses in units of 2^-24, each rounded once */
-    /* samples that are right: with labels, the largest logit is the label's; with binary targets, all
-       of them are met; with other targets none, as nobody can say. And samples that were scored */
+    /* samples that are right: with labels, the largest logit is the label's; with binary
+       targets, all of them are met; with other targets none, as nobody can say. And samples that
+       were scored */
     int64_t correct, count;
 } dt_score;
 
-/* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for weights and
-   biases, fan_in = C*K*K or inputs. The last layer's outputs are the logits of out[0] classes. */
+/* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for
+   weights and biases, fan_in = C*K*K or inputs. The last layer's outputs are the logits of
+   out[0] classes. */
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc);
-/* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own; NULL on error. */
+/* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own;
+   NULL on error. */
 DT_API dt_net *dt_net_clone(const dt_net *net);
 
-/* dt_net_load: packs the images into lanes and keeps labels or targets, as the loss wants them [S7];
-   the batch's arrays may go. Without any, dt_forward gives logits and no score. DT_ESHAPE, DT_EARG or
-   DT_EDATA if it does not fit the net, and then there is nothing to run until a load succeeds. */
+/* dt_net_load: packs the images into lanes and keeps labels or targets, as the loss wants them
+   [S7]; the batch's arrays may go. Without any, dt_forward gives logits and no score. DT_ESHAPE,
+   DT_EARG or DT_EDATA if it does not fit the net, and then there is nothing to run until a load
+   succeeds. */
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
-/* true after build; false turns dropout off. A change needs a dt_forward before the next dt_backward */
+/* true after build; false turns dropout off. A change needs a dt_forward before the next
+   dt_backward */
 DT_API void dt_net_training(dt_net *net, bool training);
 /* logits, log-probabilities, score. DT_ENUMERIC if a sample's loss is not finite, or above 2^20, or
    this thread's processor is not set to IEEE 754 (see [E1.9]) */
@@ -3445,15 +3469,16 @@ DT_API dt_err dt_forward(dt_net *net);
 /* gradients of this rank's share, overwritten; needs dt_forward before it. DT_ENUMERIC names the
    tensor whose gradient is not finite or does not fit */
 DT_API dt_err dt_backward(dt_net *net);
-/* dt_backward_from: the same for a loss of one's own. dlogits [count][dt_net_classes]: the derivative
-   of the global batch's loss by each logit of this rank's samples, taken as it is (a mean is divided
-   by global_count already). Neither labels nor targets are needed. */
+/* dt_backward_from: the same for a loss of one's own. dlogits [count][dt_net_classes]: the
+   derivative of the global batch's loss by each logit of this rank's samples, taken as it is (a
+   mean is divided by global_count already). Neither labels nor targets are needed. */
 DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits);
 
-/* During dt_backward, fn(user, offset, count) is called as soon as gradients offset..offset+count-1 hold this rank's
-   whole share: layer by layer from the last to the first, the same calls on every rank. NULL turns it off. From
-   then on the stretch is fn's: with exact sums it is in int64 form, and nobody turns it into floats
-   but who has summed it. An error from fn ends dt_backward. */
+/* During dt_backward, fn(user, offset, count) is called as soon as gradients
+   offset..offset+count-1 hold this rank's whole share: layer by layer from the last to the
+   first, the same calls on every rank. NULL turns it off. From then on the stretch is fn's: with
+   exact sums it is in int64 form, and nobody turns it into floats but who has summed it. An
+   error from fn ends dt_backward. */
 typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
 
@@ -3489,9 +3514,9 @@ DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
 /* one line a layer: name, shape, parameters, flop */
 DT_API void dt_net_summary(const dt_net *net, char *text, size_t size);
 
-/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group); dt_net_layer
-   tells layer i's name, and what it took since then. i counts layers as built; a layer that is done by the
-   one before it takes 0. */
+/* dt_net_profile(net, true) starts timing every layer (two clock reads a layer and group);
+   dt_net_layer tells layer i's name, and what it took since then. i counts layers as built; a
+   layer that is done by the one before it takes 0. */
 DT_API dt_err dt_net_profile(dt_net *net, bool on);
 DT_API int dt_net_layers(const dt_net *net);
 DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_seconds,
@@ -3517,7 +3542,7 @@ enum {
     DTI_SCORE = DTI_SHARES + DTI_SCOPES
 };
 
-/* What one layer hands to the next. */
+/* What one layer hands to the next, and what the planner has found out about it. */
 typedef struct dti_tensor {
     int shape[3];
     int readers;             /* how often ops read it */
@@ -3552,8 +3577,8 @@ struct dt_net {
     int64_t *fixed;
     int64_t *head;           /* [heads], before them: DTI_SAME_UNITS, ... */
     size_t heads;
-    /* [params] see [S8.5]: units when the step began, alike on all ranks; for the next step; and the
-       largest of this rank's shares */
+    /* [params] see [S8.5]: units when the step began, alike on all ranks; for the next step; and
+       the largest of this rank's shares */
     float *first_unit, *next_unit, *largest;
     /* whoever has set on_gradient looks at the sums' sizes, and takes the step again if need be */
     bool judged_later;
@@ -3626,14 +3651,24 @@ DT_API void dt_net_free(dt_net *net) {
 }
 #endif
 
-/* ==== [S8.2] Fused layers ================================================= */
+/* ==== [S8.2] Fused layers =================================================
 
-/* The plan begins as the list: an op for each layer. Then neighbours that fit a pattern become one op, where that saves
-   work. The list stays as the user wrote it. */
+   The plan begins as the list: an op for each layer. Then neighbours that fit a pattern become
+   one op, where that saves work. The list stays as the user wrote it, and so do names,
+   parameters and random streams: only who does the work changes.
+
+       conv2d -> relu -> maxpool2d         as written
+       conv2d -> maxpool2d -> relu         1: they change places
+       (conv2d, maxpool2d) -> relu         2: one op
+       (conv2d, maxpool2d, relu)           3: one op
+
+   What it saves, in the first layer of chapter 3's net: the convolution's map, 10x24x24 numbers
+   an image, is never written to memory nor read again; what is written is a quarter of it,
+   10x12x12. A new fusion is a class as in [S6.1] and a row of the table. */
 #ifdef DTI_IMPLEMENT
 
-/* A 2x2 max-pool behind a convolution: done while the convolution's outputs are still in registers [E1.6], and with it the
-   ReLU behind the pool. The convolution's own map is never written. */
+/* A 2x2 max-pool behind a convolution: done while the convolution's outputs are still in registers
+   [E1.6], and with it the ReLU behind the pool. */
 static void dti_conv_pooled_needs(dti_op *op) {
     dti_conv2d_needs(op);
     op->notes_bytes = dti_group_floats(op->out); /* the place of each maximum */
@@ -3645,8 +3680,8 @@ static void dti_conv_rectified_forward(const dti_op *op, const dti_pass *run, in
 }
 
 static void dti_conv_rectified_backward(const dti_op *op, const dti_pass *run, int g) {
-    /* the places tell Winograd's kernels what ReLU let through; for the others the mask is applied where dy lies, which is
-       this op's alone to read */
+    /* the places tell Winograd's kernels what ReLU let through; for the others the mask is applied
+       where dy lies, which is this op's alone to read */
     float *dy = dti_lanes_of(op->dy, g);
     if (!((const dti_conv2d *)op->layer->own)->form)
         dti_relu_gradient(dti_y(op, g), dy, dy, dti_group_floats(op->out));
@@ -3670,14 +3705,15 @@ static bool dti_pools_by_two(const dti_op *a, const dti_op *b) {
     return *(const int *)b->layer->own == 2;
 }
 
-/* Each pattern: an op of class `first`, and behind it one of class `second` that alone reads its tensor. They become one op
-   of class `both`; or, where that is NULL, they change places. */
+/* Each pattern: an op of class `first`, and behind it one of class `second` that alone reads its
+   tensor (were there another reader, it would miss it). They become one op of class `both`; or,
+   where that is NULL, they change places. */
 static const struct dti_pattern {
     const dti_layer_class *first, *second, *both;
     bool (*fits)(const dti_op *first, const dti_op *second); /* NULL: always */
 } dti_patterns[] = {
-    /* max(relu(x)) = relu(max(x)), values and gradients: behind a pool a ReLU has a fraction of the work, and the pool can
-       be done by the convolution before both */
+    /* max(relu(x)) = relu(max(x)), values and gradients: behind a pool a ReLU has a fraction of the
+       work, and the pool can be done by the convolution before both */
     { &dti_relu_class, &dti_maxpool2d_class, NULL, NULL },
     { &dti_conv2d_class, &dti_maxpool2d_class, &dti_conv_pooled_class, dti_pools_by_two },
     { &dti_conv_pooled_class, &dti_relu_class, &dti_conv_rectified_class, NULL },
@@ -3697,6 +3733,7 @@ static void dti_swap_ops(dt_net *net, int i) {
     memcpy(b->out, a->out, sizeof b->out);
 }
 
+/* x -> first -> t -> second -> y becomes x -> both -> y; t is no more. */
 static void dti_merge_ops(dt_net *net, int i, const dti_layer_class *class) {
     dti_op *a = &net->op[i], *b = &net->op[i + 1];
     a->class = class;
@@ -3707,6 +3744,7 @@ static void dti_merge_ops(dt_net *net, int i, const dti_layer_class *class) {
     memmove(b, b + 1, (size_t)(net->ops - i - 1) * sizeof *b);
 }
 
+/* Does that op read the tensor, as its x, and no other op at all? */
 static bool dti_alone_reads(const dt_net *net, int op, int tensor) {
     bool alone = net->op[op].tensor == tensor;
     for (int i = 0; i < net->ops; ++i)
@@ -3714,7 +3752,9 @@ static bool dti_alone_reads(const dt_net *net, int op, int tensor) {
     return alone;
 }
 
-static bool dti_fuse_one(dt_net *net) { /* false: no pattern fits any more */
+/* Applies the first pattern that fits anywhere, in the order of the table; false: none does. Each
+   makes the plan shorter or moves a ReLU towards its end, so it comes to an end itself. */
+static bool dti_fuse_one(dt_net *net) {
     for (size_t k = 0; k < sizeof dti_patterns / sizeof *dti_patterns; ++k)
         for (int i = 0; i + 1 < net->ops; ++i) {
             const struct dti_pattern *p = &dti_patterns[k];
@@ -3731,18 +3771,39 @@ static bool dti_fuse_one(dt_net *net) { /* false: no pattern fits any more */
 }
 #endif
 
-/* ==== [S8.3] The plan ===================================================== */
+/* ==== [S8.3] The plan =====================================================
 
-/* Four passes: which ops there are, who reads which tensor, what is run over all lane groups at once, and where everything
-   lies. A buffer lives from the op that writes it to the last one that reads it, backward's included; two whose lives do
-   not meet may lie in the same memory. Time is counted in ops: forward 0 .. n-1, the loss n, backward n+1 .. 2n. */
+   Four passes over the list: which ops there are; who reads which tensor, and which op may write
+   its y over its x; which ops see all lane groups at once; and where everything lies.
+
+   Memory. Forward's tensors are read again by backward, in the reverse order, so most of them
+   must be kept for long, but not all, and never all of the gradients. A buffer lives from the op
+   that writes it to the last that reads it; two whose lives do not meet may lie in the same
+   memory. Time is counted in ops: forward 0 .. n-1, the loss n, backward n+1 .. 2n, so that op i
+   runs at i and 2n-i. Three ops that all read their x in backward:
+
+       time       -1    0    1    2    3    4    5    6
+                 load  ' forward '  loss ' backward  '
+       value 0     |==================================|   images: a step may be taken again
+       value 1          |========================|        op 1 reads it at 1 and at 5
+       value 2               |==============|             op 2, at 2 and at 4
+       value 3                    |===================|   the logits: looked at after the step
+       grad  3                         |====|
+       grad  2                              |====|
+       grad  1                                   |====|   may lie where value 2 lay, or grad 3
+
+   Width. If all that happens to a buffer happens while one lane group is driven through a
+   stretch of ops, the next group may use the same memory: one group's floats are enough, and
+   they stay in the cache. Else it is wide: it holds every group of the batch. */
 #ifdef DTI_IMPLEMENT
+/* An op for each layer, then fused; then each says what it needs (scratch, notes, sums). */
 static void dti_plan_ops(dt_net *net) {
     net->ops = net->list.layers;
     for (int i = 0; i < net->ops; ++i) {
         const dti_layer *l = &net->list.layer[i];
         dti_op *op = &net->op[i];
-        *op = (dti_op){ .class = l->class, .layer = l, .layers = 1, .tensor = l->x, .tensor2 = l->with, .made = i + 1 };
+        *op = (dti_op){ .class = l->class, .layer = l, .layers = 1,
+                        .tensor = l->x, .tensor2 = l->with, .made = i + 1 };
         memcpy(op->in, l->in, sizeof op->in);
         memcpy(op->out, l->out, sizeof op->out);
     }
@@ -3770,6 +3831,8 @@ static bool dti_may_overwrite(const dt_net *net, const dti_op *op) {
     return op->class->in_place && x->readers == 1 && !needed && op->tensor > 0;
 }
 
+/* Who reads what, whose gradient is wanted, and whose memory each tensor shares. A tensor learns if
+   a parameter lies before it: the images do not, so the first layer's dx is never computed. */
 static void dti_plan_tensors(dt_net *net) {
     memset(net->tensor, 0, sizeof net->tensor);
     memcpy(net->tensor[0].shape, net->list.input, sizeof net->list.input);
@@ -3795,8 +3858,10 @@ static void dti_plan_tensors(dt_net *net) {
     }
 }
 
-/* Which ops see all lane groups at once, and the stretches of neighbours that are driven alike. An op that may lie in place
-   does what it does to each number by itself, so it follows the op before it. */
+/* Which ops see all lane groups at once, and the stretches of neighbours that are driven alike. An
+   op that may lie in place does what it does to each number by itself, so it follows the op before
+   it. conv, relu, fc, relu, fc: the stretches are [conv relu], group by group, and [fc relu fc],
+   all groups at once. */
 static void dti_plan_stretches(dt_net *net) {
     bool whole = false;
     for (int i = 0; i < net->ops; ++i) {
@@ -3811,14 +3876,14 @@ static void dti_plan_stretches(dt_net *net) {
     }
 }
 
-/* From when to when a buffer is needed. If all that happens to it happens in one pass over a stretch, group by group, one
-   group's floats are enough, and the times of the ops themselves count; else it holds every group (wide), and it lives from
-   the begin of the first stretch to the end of the last. */
+/* From when to when a buffer is needed, counted in ops, and, should it be wide, in whole stretches:
+   from the begin of the first stretch that touches it to the end of the last. */
 typedef struct dti_life {
     bool used, wide;
     int from, to, wide_from, wide_to;
 } dti_life;
 
+/* It is needed from..to as well; another stretch than before makes it wide. */
 static void dti_lives_from_to(dti_life *life, int from, int to, int wide_from, int wide_to) {
     if (!life->used) *life = (dti_life){ true, life->wide, from, to, wide_from, wide_to };
     life->wide = life->wide || wide_from != life->wide_from || wide_to != life->wide_to;
@@ -3828,6 +3893,7 @@ static void dti_lives_from_to(dti_life *life, int from, int to, int wide_from, i
     life->wide_to = wide_to > life->wide_to ? wide_to : life->wide_to;
 }
 
+/* Op i touches it, on its way forward or back. */
 static void dti_lives_at(dti_life *life, const dt_net *net, int i, bool backward) {
     const dti_op *op = &net->op[i];
     const int n = net->ops, at = backward ? 2 * n - i : i;
@@ -3848,7 +3914,8 @@ typedef struct dti_rooms {
     dti_room room[3 * DTI_MAX_LAYERS + 2];
 } dti_rooms;
 
-/* The lowest place that no buffer with a life in common takes. */
+/* The lowest place that no buffer with a life in common takes. Without a base only the places are
+   counted, which tells how much memory there must be. */
 static dti_lanes dti_find_room(dti_rooms *all, const dti_life *life, size_t floats, int groups) {
     dti_room p = { life->wide ? life->wide_from : life->from, life->wide ? life->wide_to : life->to,
                    0,
@@ -3868,6 +3935,7 @@ static dti_lanes dti_find_room(dti_rooms *all, const dti_life *life, size_t floa
                          life->wide ? floats : 0 };
 }
 
+/* The rows of the picture above: what every op reads and writes, forward and back. */
 static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad) {
     const int n = net->ops, logits = net->op[n - 1].made;
     /* dt_net_load fills all groups, and a step may be taken again */
@@ -3893,6 +3961,10 @@ static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad)
     dti_lives_from_to(&grad[net->tensor[logits].place], n, n, n, n);
 }
 
+/* Places all tensors and their gradients, tells each op where its x, y, dx, dy are, and who
+   adds. Of several readers of a tensor the last one in the list is the first in backward: it
+   writes the gradient, the others add theirs to it. One that cannot add leaves its own in a
+   spare buffer. */
 static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
     static const dti_lanes none = { NULL, 0 };
     dti_life value[DTI_MAX_LAYERS + 1] = { { false } }, grad[DTI_MAX_LAYERS + 1] = { { false } };
@@ -3934,7 +4006,8 @@ static void *dti_take(char *base, size_t *used, size_t groups, size_t count, siz
     return piece;
 }
 
-/* Hands out addresses. Run twice: once from zero, which tells the size, once from the block of that size. */
+/* Hands out addresses. Run twice: once from zero, which tells the size, once from the block of that
+   size; so there is one list of what a net holds, and it cannot disagree with itself. */
 static size_t dti_plan_memory(dt_net *net, char *base) {
     const size_t G = (size_t)net->max_groups, f = sizeof(float);
     size_t used = 0, largest = 0, scratch = 0, slots = 0;
@@ -3971,7 +4044,14 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
 }
 #endif
 
-/* ==== [S8.4] Building ===================================================== */
+/* ==== [S8.4] Building =====================================================
+
+   The parameters of all layers lie in one vector, the trained ones first, and the gradient is a
+   second vector just like it. So an optimizer, an all-reduce, a file or a check of replicas is a
+   loop over floats that knows nothing of layers; names are views into the vectors:
+
+       values   conv1.weight | conv1.bias | ... | fc.bias | bn.running_mean | bn.running_var
+                0                                   trained                          count     */
 #ifdef DTI_IMPLEMENT
 /* Trained parameters in the order of the list, and behind all of them what is only saved. */
 static void dti_plan_parameters(dt_net *net) {
@@ -3988,6 +4068,7 @@ static void dti_plan_parameters(dt_net *net) {
     }
 }
 
+/* Each tensor's views: name, shape, and where its values and its gradient lie. */
 static void dti_name_parameters(dt_net *net) {
     for (int i = 0; i < net->list.layers; ++i) {
         dti_layer *l = &net->list.layer[i];
@@ -3997,7 +4078,8 @@ static void dti_name_parameters(dt_net *net) {
             dt_param *p = &net->param[net->params];
             snprintf(net->param_name[net->params], sizeof *net->param_name, "%s.%s", l->name,
                      s->suffix);
-            *p = (dt_param){ .name = net->param_name[net->params], .value = s->shape, .grad = s->shape, .offset = s->offset, .trained = s->trained };
+            *p = (dt_param){ .name = net->param_name[net->params], .value = s->shape,
+                             .grad = s->shape, .offset = s->offset, .trained = s->trained };
             p->value.data = net->values + s->offset;
             p->grad.data = net->grad + s->offset;
             /* first gradients are mostly of 1e-4 to 10, of which this holds all digits */
@@ -4008,7 +4090,13 @@ static void dti_name_parameters(dt_net *net) {
     }
 }
 
-/* Number k of the layer's parameters is made from number k of its random stream; streams count the layers that have any. */
+/* Initial values: number k of a layer's parameters is made from number k of its random stream
+   [S2], and streams count the layers that have parameters. So the same seed gives the same net
+   everywhere, and a layer without parameters that comes or goes changes nothing.
+
+   Why U(-1/sqrt(fan_in), 1/sqrt(fan_in)): an output is a sum of fan_in products, and must not
+   grow with their number. Weights of that range have the variance 1/(3 fan_in), so the mean square
+   of an output is a third of its inputs', however many they are. */
 static void dti_initialise(dt_net *net) {
     uint32_t stream = 0;
     for (int i = 0; i < net->list.layers; ++i) {
@@ -4024,6 +4112,8 @@ static void dti_initialise(dt_net *net) {
     }
 }
 
+/* Checks, the four passes of [S8.3], one block of memory, initial values. A build that failed for
+   want of memory may be tried again. */
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     if (!net) return dt_fail(DT_ENOMEM, "net: no memory for the net itself");
     DT_TRY(dti_build_check(net, desc));
@@ -4040,7 +4130,6 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     net->bytes = dti_plan_memory(net, NULL);
     const size_t names = DTI_SLOTS * (size_t)net->list.layers;
     if (!net->param) net->param = dti_alloc_many(names, sizeof(dt_param) + sizeof *net->param_name);
-    /* may be tried again */
     if (!net->param || !(net->block = dti_alloc(net->bytes))) return DT_ENOMEM;
     net->param_name = (char (*)[sizeof *net->param_name])(void *)(net->param + names);
     dti_plan_memory(net, net->block);
@@ -4071,24 +4160,35 @@ DT_API dt_net *dt_net_clone(const dt_net *net) {
 }
 #endif
 
-/* ==== [S8.5] Running ====================================================== */
+/* ==== [S8.5] Running ======================================================
 
-/* Sixteen images (one lane group) pass through all layers while their
-   activations are still in the cache; then the next sixteen. Layers that gain
-   from seeing all groups at once (linear: a weight is read once for several
-   groups) ask for the whole batch, and the plan is cut into stretches of the
-   one kind and of the other. Backward takes the stretches in reverse.
+   Sixteen images (one lane group) pass through all layers while their activations are still in
+   the cache; then the next sixteen. Layers that gain from seeing all groups at once (linear: a
+   weight is read once for several groups) ask for the whole batch, and the plan is cut into
+   stretches of the one kind and of the other. Backward takes the stretches in reverse. With
+   three groups:
 
-   After a layer's backward on one lane group, that group's share of the weight
-   gradient is added to the exact sums [S3.2] (or to the float gradient). The
-   share of a group does not depend on which other groups this rank holds. */
+       forward     group 0: op 0, op 1    group 1: op 0, op 1    group 2: op 0, op 1
+                   groups 0 1 2: op 2     groups 0 1 2: op 3     then the loss, group by group
+       backward    groups 0 1 2: op 3     groups 0 1 2: op 2
+                   group 0: op 1, op 0    group 1: op 1, op 0    group 2: op 1, op 0
+
+   After a layer's backward on one lane group, that group's share of the weight gradient is added
+   to the exact sums [S3.2] (or to the float gradient). The share of a group does not depend on
+   which other groups this rank holds.
+
+   To read: dt_forward and dti_forward_stretch; dti_backward_once and dti_backward_op; then what
+   is said about units, in front of dti_add_share. */
 #ifdef DTI_IMPLEMENT
+/* Dropout's masks are forward's: after a change there are none that backward could use. */
 DT_API void dt_net_training(dt_net *net, bool training) {
     DTI_NEED(net, "net", );
     if (net->training != training) net->masked = false;
     net->training = training;
 }
 
+/* The label of sample i; -1: the batch has none. Lanes without a sample get 0, which nobody
+   reads. */
 static dt_err dti_load_label(dt_net *net, uint32_t i) {
     const dt_batch *b = &net->batch;
     const bool number = net->loss->targets && net->classes == 1; /* wanted as it is, no class */
@@ -4116,6 +4216,7 @@ static dt_err dti_load_targets(dt_net *net, uint32_t i) {
     return DT_OK;
 }
 
+/* Row numbers, labels and targets of all lanes, also of empty ones; then the images into lanes. */
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
     DT_TRY(dti_ready(__func__, net));
     net->loaded = net->forwarded = net->masked = false;
@@ -4143,6 +4244,7 @@ static void dti_took(const dt_net *net, const dti_op *op, int way, double start)
         net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
 }
 
+/* What layers may look at [S6.1], of this net and this batch. */
 static dti_pass dti_pass_of(const dt_net *net, dt_err *error) {
     return (dti_pass) { .training = net->training,
                         .seed = net->desc.seed,
@@ -4160,6 +4262,7 @@ static dti_pass dti_pass_of(const dt_net *net, dt_err *error) {
                         .error = error };
 }
 
+/* What the loss is to look at in lane group g. */
 static dti_wanted dti_wanted_of(const dt_net *net, int g) {
     const uint32_t left = net->batch.count - (uint32_t)g * DT_LANES;
     return (dti_wanted){
@@ -4179,7 +4282,9 @@ static float *dti_dlogits_of(const dt_net *net, int g) {
     return net->dlogits + (size_t)g * (size_t)net->classes * DT_LANES;
 }
 
-/* Loss and score of one lane group from its logits. */
+/* Loss and score of one lane group from its logits. A sample's loss is rounded once, to a
+   multiple of 2^-24, and then added as an integer: so a score, too, is the same for every number
+   of ranks. */
 static dt_err dti_score_group(dt_net *net, int g) {
     const dti_wanted wanted = dti_wanted_of(net, g);
     const float *z = dti_lanes_of(dti_logits(net)->value, g);
@@ -4261,6 +4366,8 @@ static void dti_forward_stretch(const dt_net *net, const dti_pass *run, int begi
     }
 }
 
+/* Weights as the kernels want them, once; then stretch by stretch, and in a stretch that goes group
+   by group, n is 1, else all groups at once; then the loss. */
 DT_API dt_err dt_forward(dt_net *net) {
     DT_TRY(dti_ready(__func__, net));
     if (!net->loaded)
@@ -4340,6 +4447,7 @@ DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
     net->on_gradient_user = user;
 }
 
+/* No more shares will come for this layer: whoever waits for its gradient is told. */
 static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
     return net->on_gradient && l->params
                ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params)
@@ -4354,7 +4462,8 @@ static void dti_add_spare(const dti_op *op, int g) {
     for (size_t i = 0; i < dti_group_floats(op->in); ++i) dx[i] += more[i];
 }
 
-/* One op over groups [g, g+n). */
+/* One op over groups [g, g+n): its share for each group, added up; then dx, by itself where the
+   class computes that apart. Behind the last group the layer's gradient is final. */
 static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op, int g, int n) {
     const dti_layer *l = op->layer;
     const double start = net->layer_seconds ? dt_now() : 0.0;
