@@ -5629,16 +5629,46 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 }
 #endif
 
-/* ==== [S11] Training ====================================================== */
+/* ==== [S11] Training ======================================================
 
-/* ==== [S11.1] The verbs of data parallelism =============================== */
+   Training is one loop: epochs, in each of them steps, in each step a batch, a gradient and a
+   change of the parameters. Several ranks bring in one question: when do they speak to each
+   other, and what about? There are three answers, from often to never:
+
+                                 they exchange            how often          the result depends on
+       synchronous SGD [S11.3]   gradients, summed        every step         nothing of the ranks
+       PSGD, local SGD [S11.4]   parameters, averaged     every H steps,     the number of ranks
+                                                          or once at the end
+       Hogwild [S11.5]           nothing: threads share   -                  the number of threads,
+                                 the parameters                              and chance
+
+   The loop is written once, in [S11.2], and a method hands it what differs:
+
+       dti_run_each_epoch            for each epoch: the samples in a new order
+           dti_run_epoch                 until the last step:
+               dt_batches_next               this rank's part of a batch [S4.5]
+               dti_schedule_at               the learning rate [S9.7]
+               method->step              <-- gradient and change, the method's way
+               on_step                       the caller is told, and may wish to stop
+           method->epoch_end         <-- replicas compared, or averaged
+           dti_good_enough               method->judge: is the target reached?
+
+   To read: [S11.1], the verbs that loops of one's own are made of; [S11.2]; then one method. */
+
+/* ==== [S11.1] The verbs of data parallelism ===============================
+
+   A program that writes its own loop (the one at the top of this file) becomes parallel with two
+   lines: dt_broadcast_parameters before it, so that all begin alike, and dt_average_gradients
+   between dt_backward and dt_optimizer_step, so that all step alike. Replicas then stay equal
+   without ever being compared; dt_check_replicas compares them all the same. */
 #ifdef DTI_DECLARE
 /* Rank 0's parameter values reach every rank, and its units of exact sums. */
 DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm);
 
-/* dt_average_gradients: each rank's gradient is its share of the global batch's mean [S8.1]; the shares are summed
-   over the ranks, exactly unless the net was built with float_sums, and dt_net_gradients holds the result on every
-   rank. dt_net_score becomes the global batch's. Uneven shares need no weights: each sample counts 1/global_count. */
+/* dt_average_gradients: each rank's gradient is its share of the global batch's mean [S8.1]; the
+   shares are summed over the ranks, exactly unless the net was built with float_sums, and
+   dt_net_gradients holds the result on every rank. dt_net_score becomes the global batch's.
+   Uneven shares need no weights: each sample counts 1/global_count. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
 
 /* dt_share_statistics: from now on layers that look at the global batch, such as batch norm
@@ -5647,19 +5677,23 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
    does. Trainers do both by themselves. */
 DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm);
 
-/* dt_average_parameters: values = sum over ranks of values / ranks, exact sums, the same bits on every rank. */
+/* dt_average_parameters: values = sum over ranks of values / ranks, exact sums, the same bits on
+   every rank. */
 DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm);
 
-/* dt_evaluate: score of the net on a whole data set with dropout off, its lane groups shared out over the ranks; no
-   sample is padded or dropped. Every rank gets the same sums. comm NULL: this process alone. DT_ECOMM if the
-   ranks' data, or their nets' batches, differ. */
+/* dt_evaluate: score of the net on a whole data set with dropout off, its lane groups shared out
+   over the ranks; no sample is padded or dropped. Every rank gets the same sums. comm NULL: this
+   process alone. DT_ECOMM if the ranks' data, or their nets' batches, differ. */
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score);
 
-/* dt_check_replicas: DT_ECOMM, naming rank and tensor, unless every rank holds the same bits in every parameter. */
+/* dt_check_replicas: DT_ECOMM, naming rank and tensor, unless every rank holds the same bits in
+   every parameter. */
 DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* Units are part of what must be alike: the integers of two ranks can only be added if both
+   count in the same unit. */
 DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
     DT_TRY(dti_ready(__func__, net));
     DT_TRY(dt_broadcast(comm, net->values, net->count * sizeof(float), 0));
@@ -5680,6 +5714,7 @@ static void dti_attach_score(dt_net *net, bool stop) {
         else net->fixed[tail + (size_t)i] = slot[i];
 }
 
+/* The same numbers, now summed over the ranks, taken out again. True: some rank wished to stop. */
 static bool dti_detach_score(dt_net *net) {
     const size_t tail = dti_tail(net);
     int64_t slot[DTI_SCORE];
@@ -5707,8 +5742,8 @@ static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, 
     return dt_allreduce_start(comm, &desc, request);
 }
 
-/* The sums of all ranks have come. *again: the step is to be taken again, and the units for that are
-   set. Else the next step's are, if every share has fitted. */
+/* The sums of all ranks have come. *again: the step is to be taken again, and the units for that
+   are set. Else the next step's are, if every share has fitted. */
 static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *again) {
     *again = false;
     if (net->desc.float_sums) return DT_OK;
@@ -5725,6 +5760,8 @@ static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *ag
     return DT_OK;
 }
 
+/* One message: gradient and score. If the sums' sizes ask for other units, the step is taken again
+   with those, once; see [S8.5]. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     dt_request request;
     DT_TRY(dti_ready(__func__, net));
@@ -5744,6 +5781,7 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
+/* The sink that batch norm's sums go to in the middle of a pass (dt_net_on_sums). */
 static dt_err dti_sum_statistics(void *comm, int64_t *sums, size_t count) {
     const double start = dt_now();
     DT_TRY(dt_allreduce(comm, sums, count, DT_I64, DT_SUM, DT_AUTO));
@@ -5757,7 +5795,12 @@ DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-/* A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is allowed. */
+/* values = sum of the ranks' values / ranks, in fixed point: each value is rounded to a multiple of
+   DT_FIXED_UNIT [S3.2], the integers are added, in any order, and divided once at the end. So every
+   rank has the same bits afterwards, whatever the all-reduce.
+
+   A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is
+   allowed. */
 static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish,
                                      bool *stop) {
     const int ranks = dt_comm_size(comm);
@@ -5799,6 +5842,8 @@ static uint64_t dti_data_hash(const dt_dataset *d) {
     return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
 }
 
+/* Batches as large as the net was built for, on every rank, dropout off, and no backward. Integers
+   again, so the score of 10000 images is the same for every number of ranks that share the work. */
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
     DTI_NEED(score, "score", DT_EARG);
     *score = (dt_score){ 0, 0, 0 };
@@ -5834,6 +5879,8 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     return error;
 }
 
+/* One number for all parameters first: it is equal as long as all is well. Only where it is not
+   does the search for the tensor begin. */
 DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(comm, "comm", DT_EARG);
@@ -5848,10 +5895,18 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
 }
 #endif
 
-/* ==== [S11.2] One epoch driver ============================================ */
+/* ==== [S11.2] One epoch driver ============================================
 
-/* Every way to train walks through epochs and steps alike, and differs in what a step does: with all ranks together, alone,
-   or on values that are shared. So there is one driver, and a method [S11.3 to S11.5] hands it its step. */
+   Every way to train walks through epochs and steps alike, and differs in what a step does: with
+   all ranks together, alone, or on values that are shared. So there is one driver, and a method
+   [S11.3 to S11.5] hands it its step.
+
+   Stopping is the delicate part. on_step may say "enough" on one rank alone, while the others
+   are already waiting for that rank's next message. So it is a wish at first: the method decides
+   when it takes effect, at a moment at which all ranks that meet have heard of it.
+
+       on_step says false  ->  run->wish  ->  travels with the next sum  ->  run->stop, on all ranks
+ */
 #ifdef DTI_DECLARE
 /* What a trainer tells after every step (on every rank). */
 typedef struct dt_progress {
@@ -5887,9 +5942,9 @@ typedef struct dt_train_desc {
     dt_lr_scaling lr_scaling;
     uint32_t lr_batch;
     const dt_augment *augment; /* how the images are altered [S4.6]; NULL: not at all */
-    /* not Hogwild: looked at by all ranks behind each epoch, with PSGD's average. Training ends once
-       the accuracy on it, or else in training, was `target` or more for `patience` epochs in a row
-       (0 means 1). NULL: no look; target 0: no end */
+    /* not Hogwild: looked at by all ranks behind each epoch, with PSGD's average. Training ends
+       once the accuracy on it, or else in training, was `target` or more for `patience` epochs
+       in a row (0 means 1). NULL: no look; target 0: no end */
     const dt_dataset *validation;
     float target;
     uint32_t patience;
@@ -5898,10 +5953,11 @@ typedef struct dt_train_desc {
     void *user;
 } dt_train_desc;
 
-/* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to size. */
+/* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to
+   size. */
 DT_API void dt_progress_line(const dt_progress *progress, char *text, size_t size);
 
-#define DT_BUCKET_BYTES ((size_t)1 << 20) /* a net as small as MNIST's then goes in one message, which is fastest */
+#define DT_BUCKET_BYTES ((size_t)1 << 20) /* a net of MNIST's size then goes in one message */
 #define DT_MAX_EPOCHS_KEPT 256
 typedef struct dt_train_result {
     double seconds;            /* the slowest worker's, training alone */
@@ -5920,12 +5976,15 @@ typedef struct dt_train_result {
 #ifdef DTI_IMPLEMENT
 typedef struct dti_training dti_training;
 
+/* What a way to train hands to the driver. */
 typedef struct dti_method {
     /* ranks begin and end each epoch together, and it took as long as the slowest one */
     bool meets;
-    /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided that training ends. */
+    /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided
+       that training ends. */
     dt_err (*step)(dti_training *run, const dt_batch *batch);
-    /* on_step has asked to stop: sets run->stop where this rank may end by itself; else the wish travels with a later step. */
+    /* on_step has asked to stop: sets run->stop where this rank may end by itself; else the wish
+       travels with a later step. */
     void (*wished)(dti_training *run);
     dt_err (*epoch_end)(dti_training *run); /* NULL: nothing */
     /* the ranks' common score, of the validation set or of this epoch; NULL: they have none */
@@ -5960,7 +6019,8 @@ static dt_err dti_gradient(dt_net *net, const dt_batch *batch) {
     return dt_backward(net);
 }
 
-/* From the step at which p stands to the end of the epoch. */
+/* From the step at which p stands to the end of the epoch. Its time is what the slowest rank took,
+   from one barrier on; the same exchange tells everybody whether training stops. */
 static dt_err dti_run_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     if (run->method->meets) DT_TRY(dt_barrier(run->comm));
@@ -5994,7 +6054,9 @@ static dt_err dti_run_epoch(dti_training *run) {
     return DT_OK;
 }
 
-/* Is it good enough? All ranks look at the same score, and so they stop together. */
+/* Is it good enough? All ranks look at the same score, and so they stop together. `patience` epochs
+   in a row must be, as one alone may be luck: accuracies 0.985, 0.991, 0.989, 0.990, 0.992 reach a
+   target of 0.99 with patience 2 in the fifth epoch. */
 static dt_err dti_good_enough(dti_training *run) {
     const dt_train_desc *d = run->d;
     dt_train_result *r = run->result;
@@ -6007,6 +6069,8 @@ static dt_err dti_good_enough(dti_training *run) {
     return DT_OK;
 }
 
+/* All epochs, the result kept up to date behind each, so that a training that fails in the
+   middle has one, too. */
 static dt_err dti_run_each_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     run->retaken = run->net->retaken;
@@ -6036,19 +6100,30 @@ static dt_err dti_run_epochs(dti_training *run) {
 }
 #endif
 
-/* ==== [S11.3] Synchronous SGD ============================================= */
+/* ==== [S11.3] Synchronous SGD =============================================
 
-/* Every step takes one global batch, whatever the number of ranks: each rank
-   does its lane groups, gradients are summed, every rank takes the same step.
-   With exact sums the parameters have the same bits for 1 rank and for 100.
+   Every step takes one global batch, whatever the number of ranks: each rank does its lane
+   groups, gradients are summed, every rank takes the same step. With exact sums the parameters
+   have the same bits for 1 rank and for 100.
 
-   Gradients become final from the last layer to the first, so their sums can travel while earlier
-   layers still compute (Li et al. 2020, "PyTorch Distributed", call the pieces buckets). A bucket
-   is started once it holds bucket_bytes; since parameters lie in layer order, buckets are filled
-   from the end of the vector, and the step's score rides behind the first one. */
+   Gradients become final from the last layer to the first, so their sums can travel while
+   earlier layers still compute (Li et al. 2020, "PyTorch Distributed", call the pieces buckets).
+   A bucket is started once it holds bucket_bytes; since parameters lie in layer order, buckets
+   are filled from the end of the vector, and the step's score rides behind the first one:
+
+       vector       conv1 | conv2 | fc1            | fc2 | score
+       bucket                                 ... high <-- low        grows to the left
+
+       backward     fc2, fc1      conv2       conv1        wait
+       bucket 1                   =======================>             fc1, fc2 and the score
+       bucket 2                                            ======>     conv1, conv2: the last one,
+                                                                       with what is known of all
+
+   The last bucket is what a step waits for, so it should be small; but each message costs its
+   start [S10.2], so there should be few. For a net of MNIST's size, one is fastest. */
 #ifdef DTI_DECLARE
-/* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not finite, DT_ECOMM if
-   ranks fail or differ. Broadcasts rank 0's parameters first. */
+/* dt_train_sync: DT_EARG for settings that cannot be meant, DT_ENUMERIC for a value that is not
+   finite, DT_ECOMM if ranks fail or differ. Broadcasts rank 0's parameters first. */
 DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm,
                             const dt_train_desc *desc, dt_train_result *result);
 #endif
@@ -6064,6 +6139,7 @@ typedef struct dti_buckets {
     dt_request request[32];
 } dti_buckets;
 
+/* What is final and not yet on its way, gradients low .. high-1, sets out. */
 static dt_err dti_bucket_start(dti_buckets *b) {
     DT_TRY(dti_start_sum(b->net, b->comm, b->algorithm, b->low, b->high, &b->request[b->started]));
     ++b->started;
@@ -6085,6 +6161,7 @@ static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
     return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK;
 }
 
+/* Behind backward: the rest, and then all of them must have come. */
 static dt_err dti_bucket_wait(dti_buckets *b) {
     b->low = 0;
     DT_TRY(dti_bucket_start(b));
@@ -6165,6 +6242,8 @@ static const dti_method dti_sync = { .meets = true, .step = dti_sync_step,
                                      .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end,
                                      .judge = dti_sync_judge };
 
+/* A rank's work is its lane groups of a full batch. Where ranks outnumber cores it says which
+   core it had best stand on [E2.2]; afterwards the process may go anywhere again. */
 static dt_err dti_sync_run(dti_training *run) {
     const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank,
                    size = run->it.size;
@@ -6210,13 +6289,23 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 }
 #endif
 
-/* ==== [S11.4] Parallel SGD with rare averages ============================= */
+/* ==== [S11.4] Parallel SGD with rare averages =============================
 
-/* PSGD (Zinkevich, Weimer, Smola, Li 2010, algorithm 3): the data are cut into one random share a
+   PSGD (Zinkevich, Weimer, Smola, Li 2010, algorithm 3): the data are cut into one random share a
    rank; each rank runs SGD on its share alone, and at the end the parameters are averaged once.
    Local SGD is the same with an average every H steps; with H = 1 and plain SGD it is synchronous
-   SGD. A rank's batch is batch/ranks rounded up to whole lane groups, because a group that is part
-   empty costs what a full one costs. */
+   SGD. What is saved is messages: one average takes the place of H sums of gradients.
+
+       rank 0   w0 -> step step step --.            .-> step step step --.
+       rank 1   w0 -> step step step ---+- average -+-> step step step ---+- average      H = 3
+       rank 2   w0 -> step step step --'            '-> step step step --'
+
+   Why an average of parameters makes sense at all: ranks that begin at the same place and go few
+   steps stay in the same valley of the loss, and the middle of points in a valley lies in it, too.
+   The longer they go alone, the less that is so; chapter 9 measures it.
+
+   A rank's batch is batch/ranks rounded up to whole lane groups, because a group that is part empty
+   costs what a full one costs: 128 on 3 ranks is 48 each. */
 #ifdef DTI_DECLARE
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm,
                             const dt_train_desc *desc, dt_train_result *result);
@@ -6310,6 +6399,7 @@ static const dti_method dti_psgd = {
     .meets = true, .step = dti_psgd_step, .wished = dti_psgd_wished, .judge = dti_psgd_judge
 };
 
+/* The last average, and what all ranks have done together. */
 static dt_err dti_psgd_end(dti_training *run) {
     const double start = dt_now();
     dt_train_result *result = run->result;
@@ -6346,9 +6436,9 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 }
 #endif
 
-/* ==== [S11.5] Hogwild ===================================================== */
+/* ==== [S11.5] Hogwild =====================================================
 
-/* Hogwild (Recht, Re, Wright, Niu 2011): threads share one parameter vector and take no lock. A
+   Hogwild (Recht, Re, Wright, Niu 2011): threads share one parameter vector and take no lock. A
    worker copies the vector, computes a gradient on its own batch, lets its own optimizer turn it
    into a change, and adds the change to the shared vector, number by number.
 
@@ -6356,8 +6446,15 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    race in the language's sense. But load, add, store is not one operation: if two workers add to
    the same number at once, one of the two changes may be lost. The theory asks for sparse
    gradients, where that is rare; a dense convolutional net touches every number in every step.
+   How it is lost:
+
+       the shared number w is 5         worker A adds 1            worker B adds 2
+                                        loads 5                    loads 5
+                                        stores 6
+                                                                   stores 7: A's change is gone
+
    The staleness histogram says how many changes by others came between a worker's copy and its
-   own change.
+   own change. With k workers as fast as each other it is k-1.
 
    Shared is what is trained, and nothing else. Running means and variances [S6.11]
    follow each worker's own batches; at the end the net gets their mean.
@@ -6377,8 +6474,9 @@ typedef struct dt_hogwild_result {
     double worker_seconds[64];             /* of the first 64 workers */
 } dt_hogwild_result;
 
-/* dt_train_hogwild: `workers` threads, each on 1/workers of the data with its own clone of net and optimizer. The
-   result ends in net. desc->batch is one worker's. on_step is called by worker 0 alone. */
+/* dt_train_hogwild: `workers` threads, each on 1/workers of the data with its own clone of net
+   and optimizer. The result ends in net. desc->batch is one worker's. on_step is called by
+   worker 0 alone. */
 DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers,
                                const dt_train_desc *desc, dt_hogwild_result *result);
 /* The same with a chosen way of sharing; dt_train_hogwild is DT_SHARE_FREE. */
@@ -6423,6 +6521,7 @@ static void dti_hogwild_read(dti_hogwild *h, float *values, size_t n) {
     }
 }
 
+/* Load, add, store: two numbers at a time, each access atomic, the three together not. */
 static void dti_hogwild_add(dti_hogwild *h, const float *change) {
     for (size_t i = 0; i < h->pairs; ++i) {
         float two[2];
@@ -6435,13 +6534,15 @@ static void dti_hogwild_add(dti_hogwild *h, const float *change) {
     }
 }
 
+/* Does nothing but where sharing under a lock was asked for. */
 static void dti_hogwild_lock(dti_hogwild *h, bool on) {
     if (h->sharing != DT_SHARE_LOCKED) return;
     if (on) pthread_mutex_lock(&h->lock);
     else pthread_mutex_unlock(&h->lock);
 }
 
-/* Copies the shared values, computes, adds the change; counts the changes that others have added meanwhile. */
+/* Copies the shared values, computes, adds the change; counts the changes that others have added
+   meanwhile. */
 static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
     dti_hogwild *h = w->shared;
     dti_hogwild_lock(h, true);
@@ -6493,6 +6594,7 @@ static bool dti_hogwild_tell(const dt_progress *p, void *user) {
     return dti_tell(w->shared->d, &all);
 }
 
+/* A worker's own: a clone of net and optimizer, a share of the data, room for a change. */
 static dt_err dti_worker_begin(dti_worker *w, dti_hogwild *h, dt_comm *comm, uint32_t **index) {
     dti_training *run = &w->run;
     const bool averaged = h->sharing == DT_SHARE_AVERAGED, first = dt_comm_rank(comm) == 0;
@@ -6500,7 +6602,8 @@ static dt_err dti_worker_begin(dti_worker *w, dti_hogwild *h, dt_comm *comm, uin
     w->d = *h->d;
     w->d.on_step = first && h->d->on_step ? dti_hogwild_tell : NULL;
     w->d.user = w;
-    *run = (dti_training){ .method = averaged ? &dti_hogwild_averaged : &dti_hogwild_free, .own = w, .comm = comm, .d = &w->d, .result = &w->result };
+    *run = (dti_training){ .method = averaged ? &dti_hogwild_averaged : &dti_hogwild_free,
+                           .own = w, .comm = comm, .d = &w->d, .result = &w->result };
     if (!(run->net = dt_net_clone(h->net)) || !(run->opt = dt_optimizer_clone(h->opt, run->net)))
         return DT_ENOMEM;
     if (!(w->change = dti_alloc((run->net->trained + 1) * sizeof(float)))) return DT_ENOMEM;
@@ -6559,6 +6662,7 @@ static dt_err dti_worker_main(dt_comm *comm, void *shared) {
     return error;
 }
 
+/* Times are the slowest worker's, counts are everybody's, added up. */
 static void dti_hogwild_collect(dt_hogwild_result *result, const dti_hogwild *h, int workers) {
     dt_train_result *t = &result->train;
     for (int i = 0; i < workers; ++i) {
@@ -6577,6 +6681,7 @@ static void dti_hogwild_collect(dt_hogwild_result *result, const dti_hogwild *h,
     t->stopped = h->worker[0].result.stopped;
 }
 
+/* Copies the values to where all share them, lets the workers run, and copies them back. */
 static dt_err dti_hogwild_train(dt_net *net, int workers, dti_hogwild *h,
                                 dt_hogwild_result *result) {
     const size_t bytes = net->trained * sizeof(float);
