@@ -75,7 +75,12 @@
    with libm. C11; GCC or Clang give vectors, other compilers plain loops. Licence: MIT, at the
    end. */
 
-/* ==== [S1] Ground ======================================================= */
+/* ==== [S1] Ground =========================================================
+
+   What all other sections stand on: how one file is both header and implementation, and which parts
+   of it a build contains [S1.1]; how a function says that something is wrong [S1.2]; where memory
+   comes from [S1.3]; what Part I asks of Part II [S1.4]. To read: [S1.2], as every function below
+   keeps to it; the rest when a name from it turns up. */
 
 /* ==== [S1.1] Configuration ================================================ */
 
@@ -305,6 +310,11 @@ DTI_INLINE size_t dti_round_up(size_t n, size_t unit) {
     return dti_plus(n, unit - 1) / unit * unit;
 }
 
+/* bytes of zeros at a multiple of 64; NULL and a sentence if there are none. The pointer that
+   DT_FREE will want stands in front of the block:
+
+       raw                 |  just before it:   raw + shift, a multiple of 64
+       | not used          |  raw itself        | the caller's block ... */
 static void *dti_alloc(size_t bytes) {
     if (bytes > SIZE_MAX / 2) {
         dt_fail(DT_ENOMEM, "cannot allocate more bytes than there are addresses");
@@ -354,7 +364,10 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
 
 /* ==== [S1.4] The doors ==================================================== */
 
-/* This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
+/* Nobody needs to read this now: it is the place to look when a name is used that nothing above has
+   defined.
+
+   This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
    bottom, and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels
    are made fast, how ranks wait, fail and are found, how files and charts are written, what is
    refused. What Part I
@@ -460,7 +473,8 @@ typedef struct dti_alteration {    /* what was drawn for one image [S4.6] */
     int order;                     /* which of the 6 orders of these three */
 } dti_alteration;
 /* one image (C,H,W) into another; no alias */
-static void dti_alter(const dti_alteration *a, int C, int H, int W, const uint8_t *in, uint8_t *out);
+static void dti_alter(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
+                      uint8_t *out);
 static dt_err dti_check_thread(void);         /* DT_ENUMERIC: the processor is set oddly */
 static dt_err dti_check_arithmetic(void);     /* the same, or the compiler broke IEEE 754 */
 static uint64_t dti_arithmetic_hash(void);    /* of what decides a result's last bits */
@@ -580,7 +594,8 @@ static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps
 static dt_err dti_schedule_check(const dt_schedule *first);
 static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
                               const dt_train_desc *d);
-/* can the net be trained on every step of an epoch of `count` samples, also the smaller last one? */
+/* can the net be trained on every step of an epoch of `count` samples, also the smaller last
+   one? */
 static dt_err dti_check_steps(const dt_net *net, uint32_t count, uint32_t batch, int ranks);
 /* where each worker takes steps of its own: no layer that looks at the global batch */
 static dt_err dti_check_alone(const char *who, const dt_net *net, int workers);
@@ -773,8 +788,8 @@ typedef struct dt_tensor {
 
 /* product of the shape: floats in the tensor; 0 if it is none */
 DT_API size_t dt_tensor_count(const dt_tensor *t);
-/* dt_tensor_at: address of t[i][j][k][l]; indices beyond the rank are ignored. offset = ((i*s1 + j)*s2 + k)*s3 + l.
-   NULL where there is no such element. */
+/* dt_tensor_at: address of t[i][j][k][l]; indices beyond the rank are ignored. offset = ((i*s1 +
+   j)*s2 + k)*s3 + l. NULL where there is no such element. */
 DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l);
 
 /* A named view into a net's one parameter vector: "conv1.weight", its values and its gradient. */
@@ -821,17 +836,17 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
 
 /* ==== [S3.2] Exact sums =================================================== */
 
-/* Floating-point addition has an order: (a+b)+c need not be a+(b+c). Integer addition has none. So
-   a gradient that many ranks add up is first rounded to a multiple of some unit, a power of two,
-   and kept as a 64-bit integer; the sum is then the same for every number of ranks and every
-   all-reduce. What is rounded is one lane group's share (16 images), which is computed the same way
-   wherever it is computed.
+/* Floating-point addition has an order: (a+b)+c need not be a+(b+c). Integer addition has none.
+   So a gradient that many ranks add up is first rounded to a multiple of some unit, a power of
+   two, and kept as a 64-bit integer; the sum is then the same for every number of ranks and
+   every all-reduce. What is rounded is one lane group's share (16 images), which is computed the
+   same way wherever it is computed.
 
      fixed(x) = round(x / unit)     |x| < limit = 2^62 unit / terms, with terms rounded up to 2^k
 
-   At most `terms` such integers stay within 2^62, so a sum never wraps. A value that does not fit,
-   or is not a number, is reported. Which unit? Too small, and shares do not fit; too large, and
-   their digits are lost:
+   At most `terms` such integers stay within 2^62, so a sum never wraps. A value that does not
+   fit, or is not a number, is reported. Which unit? Too small, and shares do not fit; too large,
+   and their digits are lost:
 
        2^62       2^(62-k)             2^(46-k/2)           2^30              1
         |----------|--------------------|--------------------|-----------------|
@@ -839,18 +854,19 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
 
    The size of a sum is that of its largest elements before any of them cancel: the sum, over the
    lane groups, of the largest |x| in each one's share. The sum's own size would not do: the
-   gradient of a bias that batch norm takes away again is 0, up to the rounding of shares which are
-   not small.
+   gradient of a bias that batch norm takes away again is 0, up to the rounding of shares which
+   are not small.
 
    At 2^30 units a float's 24 digits are there, and rounding the shares to the unit changes less
-   than their own rounding. Training [S8.5] chooses each tensor's unit by the size of its last sum,
-   so that the next one may be some 2^15 times as large or as small; if it is not even that, the
-   step is taken again with another unit. Eight terms N(0,1) * scale, |error| / |sum|, beside one unit of
-   2^-40 for all (tests/test_sums.c; to round the sum to a float already costs 2.5e-8):
+   than their own rounding. Training [S8.5] chooses each tensor's unit by the size of its last
+   sum, so that the next one may be some 2^15 times as large or as small; if it is not even that,
+   the step is taken again with another unit. Eight terms N(0,1) * scale, |error| / |sum|, beside
+   one unit of 2^-40 for all (tests/test_sums.c; to round the sum to a float already costs
+   2.5e-8):
 
        scale      1e-20     1e-13     1e-9      1e-7      1e-4      1         1e5       1e8
        chosen     2.6e-8    2.6e-8    2.6e-8    2.5e-8    2.5e-8    2.5e-8    2.5e-8    2.6e-8
-       2^-40      1         1         2.6e-4    2.6e-6    2.5e-8    2.5e-8    2.6e-8    refused  */
+       2^-40      1         1         2.6e-4    2.6e-6    2.5e-8    2.5e-8    2.6e-8    refused */
 #ifdef DTI_DECLARE
 #define DT_FIXED_UNIT 0x1p-40f
 /* All units are powers of two, 2^-126 .. 2^65; any other is DT_EARG. */
@@ -869,29 +885,29 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n, float un
 /* ==== [S3.3] Wide sums ==================================================== */
 
 /* The sums of [S3.2] have one unit and a limit. A sum in the middle of a forward pass (a batch's
-   mean, its variance) must hold whatever comes. One 64-bit integer cannot, nor can two: a float is
-   a multiple of 2^-149 below 2^128, its square is below 2^256, and 2^40 terms of that size make
-   2^296; a sum of both kinds spans 445 bits and a sign.
+   mean, its variance) must hold whatever comes. One 64-bit integer cannot, nor can two: a float
+   is a multiple of 2^-149 below 2^128, its square is below 2^256, and 2^40 terms of that size
+   make 2^296; a sum of both kinds spans 445 bits and a sign.
 
-   So a wide sum is one integer of 450 bits, in ten limbs of 45 (Kulisch 1971 builds such a sum in
-   hardware). Limb i counts units of 2^(45 i - 149):
+   So a wide sum is one integer of 450 bits, in ten limbs of 45 (Kulisch 1971 builds such a sum
+   in hardware). Limb i counts units of 2^(45 i - 149):
 
        limb  9              8          ...   1                  0
              sign, 44 bits  45 bits          2^-104 .. 2^-60    2^-149 .. 2^-105
 
-   A double has 53 bits, so it lies in at most three limbs, and is added there as an integer. A limb
-   is kept within -2^44..2^44 by carrying into the next. Both signs, because a sum that goes back
-   and forth around 0 would else carry through all ten limbs each time. The rest of its 64 bits is
-   room for ranks: the limbs of up to 2^17 ranks may be added one by one, by any all-reduce of
-   DT_I64, and whoever reads the sum carries again.
+   A double has 53 bits, so it lies in at most three limbs, and is added there as an integer. A
+   limb is kept within -2^44..2^44 by carrying into the next. Both signs, because a sum that goes
+   back and forth around 0 would else carry through all ten limbs each time. The rest of its 64
+   bits is room for ranks: the limbs of up to 2^17 ranks may be added one by one, by any
+   all-reduce of DT_I64, and whoever reads the sum carries again.
 
      unit    2^-149, the smallest float. Floats, and sums of floats, are held exactly.
-     terms   |x| < 2^260 (1.8e78). What a term has below the unit is rounded to the nearest multiple,
-             in the middle to the even one: each term alone, so that order does not matter.
+     terms   |x| < 2^260 (1.8e78). What a term has below the unit is rounded to the nearest
+             multiple, in the middle to the even one: each term alone, so order does not matter.
      sum     |sum| < 2^300, that is 2^40 terms of any size, or more of smaller ones.
 
-   To add takes some 40 ns, so it is not for each value: what is added up in doubles within one lane
-   group, where no rank changes the order, is one term here. The arithmetic is in [E1.11]. */
+   To add takes some 40 ns, so it is not for each value: what is added up in doubles within one
+   lane group, where no rank changes the order, is one term here. The arithmetic is in [E1.11]. */
 
 /* ==== [S4] Data =========================================================== */
 
@@ -1266,6 +1282,7 @@ DT_API void dt_sampler_free(dt_sampler *s);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* `sum` divides the fractions, so that those that add up to 0.9995 still end at n. */
 DT_API dt_err dt_partition(uint32_t *index, uint32_t *start, const float *fractions, uint32_t k,
                            uint32_t n, uint64_t seed) {
     double sum = 0.0, before = 0.0;
@@ -1450,6 +1467,8 @@ DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
     it->position = 0;
 }
 
+/* Group r*G/P .. (r+1)*G/P-1 of the batch, times 16, but for the last group, which may be
+   partial. */
 DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
     DTI_NEED(it && it->order && out, "it, what dt_batches_init makes, and out", false);
     const uint32_t left = it->count - it->position;
@@ -1520,6 +1539,8 @@ DT_API void dt_batches_free(dt_batches *it) {
    convert("L") for the colours, which cut off what is behind the point); tests/make_augment.py
    holds it against Pillow itself. Whole numbers also make it the same on every machine. */
 #ifdef DTI_IMPLEMENT
+/* What happens to this image in this epoch: eight numbers of two Philox blocks, drawn whether
+   they are needed or not, so that one setting does not shift the draws of another. */
 static dti_alteration dti_draw_alteration(const dt_augment *d, uint32_t epoch, uint32_t image) {
     const dt_philox_block p = dt_philox(d->seed, DT_RNG_AUGMENT, epoch, image, 0),
                           q = dt_philox(d->seed, DT_RNG_AUGMENT, epoch, image, 1);
@@ -1831,21 +1852,53 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
 }
 #endif
 
-/* ==== [S6] Layers ========================================================= */
+/* ==== [S6] Layers =========================================================
 
-/* ==== [S6.1] What a net and a layer are =================================== */
+   A net is layers, one behind the other: each turns one tensor into the next, and most have
+   parameters that training changes. This section first says what a layer is to the net [S6.1];
+   then each subsection is one layer, whole. Its first sentences give the formula and what it is
+   good for, then come the builder that a program calls, the shape, the way forward and the way
+   back.
 
-/* A net is a graph told as a list. Its tensors are numbered: tensor 0 is the image, layer i reads one that is there (the
-   last, unless dt_at has said another) and makes tensor i+1. Sixteen images travel together, a lane group: a tensor holds
-   [C][H][W][16] for each group.
+       with parameters            without                   across images
+       [S6.2] convolution         [S6.3] max-pool           [S6.11] batch norm
+       [S6.6] linear              [S6.4] ReLU
+                                  [S6.5] dropout
+                                  [S6.7] sum of two tensors
+                                  [S6.8] average pool
+                                  [S6.9] sigmoid, [S6.10] tanh
 
-       dt_node skip = dt_here(net);           tensor 3
-       dt_conv2d(net, "a", ...);              3 -> 4
-       dt_relu(net);                          4 -> 5
-       dt_add(net, skip);                     5 and 3 -> 6
+   To read: [S6.1] as far as struct dti_layer_class; [S6.4], the smallest layer; [S6.6], the
+   smallest one with parameters; then any. */
 
-   A layer is written in one place, its subsection below: description and builder, then a class that says all that a net
-   wants to know of it. Nothing else asks what kind a layer is, so a new one is a new subsection. */
+/* ==== [S6.1] What a net and a layer are ===================================
+
+   A net is a graph told as a list. Its tensors are numbered: tensor 0 is the image, layer i
+   reads one that is there (the last, unless dt_at has said another) and makes tensor i+1.
+
+       dt_node skip = dt_here(net);           tensor 3               3 ----.
+       dt_conv2d(net, "a", ...);              3 -> 4               a |     |
+       dt_relu(net);                          4 -> 5            relu |     | skip
+       dt_add(net, skip);                     5 and 3 -> 6           + <---'
+                                                                     6
+
+   Sixteen images travel together, a lane group: a tensor holds [C][H][W][16] floats for each
+   group, so the sixteen values of one place lie side by side, one AVX-512 register, and a kernel
+   is a loop over places that never asks which image a value is of. 40 images are three groups, the
+   last with 8 empty lanes.
+
+   A layer is written in one place, its subsection below: description and builder, then a class
+   that says all that a net wants to know of it. Nothing else asks what kind a layer is, so a new
+   one is a new subsection. When its functions are called:
+
+       the builder      shape     sizes fit? out[], parameters              [S6.1] dti_append
+       dt_net_build     needs     scratch, notes from forward to backward   [S8.3]
+       each step        pack      the parameters as the kernels like them   [S8.5]
+                        forward   x -> y, for each lane group
+                        backward  dy -> dx and the parameters' gradient, for each lane group
+
+   Backward is the chain rule [S5]: it is handed dy, the derivative of the loss by each number of
+   y, and leaves the derivatives by x and by the parameters. */
 #ifdef DTI_DECLARE
 typedef struct dt_net dt_net;
 typedef struct dt_node { int tensor; } dt_node;
@@ -1853,9 +1906,10 @@ typedef struct dt_node { int tensor; } dt_node;
 DT_API dt_net *dt_net_new(int channels, int height, int width); /* NULL if memory is short */
 DT_API void dt_net_free(dt_net *net);                           /* NULL is allowed */
 
-/* Builders add a layer behind the tensor that stands here. They remember the first error: dt_net_build
-   returns it, and if the net was built already, whatever would run it. No layer may have more than 2^27 numbers an image.
-   A NULL net (no memory) is passed along. */
+/* Builders add a layer behind the tensor that stands here. They return nothing, and remember the
+   first error: dt_net_build returns it, and if the net was built already, whatever would run it.
+   So a net is written down without a test behind each line. No layer may have more than 2^27
+   numbers an image. A NULL net (no memory) is passed along. */
 /* the tensor that the next layer will read */
 DT_API dt_node dt_here(const dt_net *net);
 /* the next layer reads that one instead */
@@ -1888,7 +1942,9 @@ typedef struct dti_pass {
     dt_err *error;           /* a class that fails leaves its error there; dti_pass_fails */
 } dti_pass;
 
-/* What backward reads beside dy. The planner keeps those tensors until then, and lets another layer write over the rest. */
+/* What backward reads beside dy. The planner [S8.3] keeps those tensors until then, and lets
+   another layer write over the rest: a class that says more than it needs costs memory, one that
+   says less gets wrong numbers. */
 enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
 
 /* Over which images a layer computes together while training. Most treat each image by itself. */
@@ -1900,10 +1956,12 @@ typedef enum dti_scope {
     DTI_SCOPES
 } dti_scope;
 
+/* All that a net wants to know of a kind of layer. What is NULL or 0 a layer does without. */
 typedef struct dti_layer_class {
     const char *name;
     size_t own;              /* bytes of what a layer of this class keeps of its description */
-    /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters (dti_parameter). */
+    /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters
+       (dti_parameter). */
     dt_err (*shape)(dti_layer *l, const void *desc);
     /* sets packed_floats, scratch_floats, notes_bytes, sums, whole_batch, scope, fewest; NULL:
        none of them */
@@ -1943,9 +2001,8 @@ enum {
     DTI_MAX_LAYERS = 128,
     DTI_SLOTS = 4,
     DTI_NAME = 64,
-    DTI_MAX_IMAGE =
-        INT_MAX /
-        DT_LANES /* numbers of one image in one tensor: an int holds any place in a lane group */
+    /* numbers of one image in one tensor: an int holds any place in a lane group */
+    DTI_MAX_IMAGE = INT_MAX / DT_LANES
 };
 
 /* A line of the user's list. */
@@ -1962,10 +2019,13 @@ struct dti_layer {
     size_t params;
 };
 
-/* A tensor of all lane groups: group g begins at + g * stride. stride 0: one buffer serves every group in turn. */
+/* A tensor of all lane groups: group g begins at + g * stride. stride 0: one buffer serves every
+   group in turn. */
 typedef struct dti_lanes { float *at; size_t stride; } dti_lanes;
 
-/* A line of the plan: what is done in a layer's place, or in the place of several that a pattern has fused [S8.2]. */
+/* A line of the plan [S8.3]: what is done in a layer's place, or in the place of several that a
+   pattern has fused [S8.2]; with where its tensors lie. This is what forward and backward are
+   handed. */
 struct dti_op {
     const dti_layer_class *class;
     /* whose parameters and description these are: the first of the fused */
@@ -2034,8 +2094,8 @@ static void dti_list_fail(dti_list *list, dt_err code) {
     snprintf(list->error_text, sizeof list->error_text, "%s", dt_error());
 }
 
-/* A parameter of the layer, to be called by its class's shape: trained ones first, in the order in which backward leaves
-   their gradients. */
+/* A parameter of the layer, to be called by its class's shape: trained ones first, in the order in
+   which backward leaves their gradients. */
 static dti_slot *dti_parameter(dti_layer *l, const char *suffix, dt_tensor shape, float bound) {
     dti_slot *slot = &l->slot[l->slots++];
     *slot = (dti_slot){ .suffix = suffix, .shape = shape, .bound = bound, .trained = true };
@@ -2062,6 +2122,8 @@ static bool dti_fits_image(const int shape[3]) {
            DTI_MAX_IMAGE;
 }
 
+/* A layer of that class at the end of the list, as its shape says; after an error the list is as it
+   was. */
 static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, const char *name,
                                  const void *desc, int with) {
     if (list->closed) return dt_fail(DT_EARG, "%s: the net is built already", class->name);
@@ -2069,7 +2131,8 @@ static dt_err dti_append_checked(dti_list *list, const dti_layer_class *class, c
         return dt_fail(DT_EARG, "%s: more than %d layers", class->name, DTI_MAX_LAYERS);
     DT_TRY(dti_name_check(list, class->name, name));
     dti_layer *l = &list->layer[list->layers];
-    *l = (dti_layer){ .class = class, .x = list->here, .with = with, .stream = (uint32_t)list->layers };
+    *l = (dti_layer){ .class = class, .x = list->here, .with = with,
+                      .stream = (uint32_t)list->layers };
     memcpy(l->name, name, strlen(name) + 1);
     memcpy(l->in, dti_tensor_shape(list, list->here), sizeof l->in);
     memcpy(l->out, l->in, sizeof l->out);
@@ -2108,10 +2171,22 @@ DT_API void dt_at(dt_net *net, dt_node node) {
 }
 #endif
 
-/* ==== [S6.2] Convolution ================================================== */
+/* ==== [S6.2] Convolution ==================================================
 
-/* y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]       x (N,C,H,W) -> y (N,O,P,Q), [S5.1]
-   Parameters: name.weight (O,C,K,K), name.bias (O) unless no_bias, both from U(-1/sqrt(C*K*K), +1/sqrt(C*K*K)). */
+   y[n,o,i,j] = b[o] + sum_{c,u,v} x[n,c,i*S+u-p,j*S+v-p] * w[o,c,u,v]   x (N,C,H,W) -> y (N,O,P,Q)
+
+   The same few weights look at every place of the map: what is worth finding in one corner of an
+   image is worth finding in the other. [S5.1] shows the sum, and what stride and padding are.
+
+   Parameters: name.weight (O,C,K,K), name.bias (O) unless no_bias, both from
+   U(-1/sqrt(C*K*K), +1/sqrt(C*K*K)). From 10 to 20 channels with K = 5 these are 20*10*25 + 20 =
+   5020, on maps of any size. O*P*Q*C*K*K multiply-adds an image forward, twice that backward.
+
+   There are two sets of kernels behind it: by the definition [E1.2], and by Winograd's algorithm
+   [E1.8], which needs fewer multiplications for 3x3 and 5x5 at stride 1. Which one a layer takes
+   depends on its sizes alone, never on the machine, so the bits do not change from one to another.
+   And each exists with a 2x2 max-pool done on the way, for fused layers [S8.2]: then notes hold the
+   place of each maximum. */
 #ifdef DTI_DECLARE
 typedef struct dt_conv2d_desc {
     int out;                 /* output channels, >= 1 */
@@ -2135,6 +2210,7 @@ typedef struct dti_conv2d {
     const dti_wino_form *form;
 } dti_conv2d;
 
+/* P = (H+2p-K)/S + 1, Q likewise; weight and bias. */
 static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
     const dt_conv2d_desc *d = description;
     dti_conv *conv = &((dti_conv2d *)l->own)->conv;
@@ -2156,14 +2232,15 @@ static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
     l->out[0] = d->out;
     l->out[1] = (l->in[1] + 2 * p - K) / S + 1;
     l->out[2] = (l->in[2] + 2 * p - K) / S + 1;
-    *conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2], .O = l->out[0], .P = l->out[1], .Q = l->out[2],
-                        .K = K, .S = S, .pad = p };
+    *conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2],
+                        .O = l->out[0], .P = l->out[1], .Q = l->out[2], .K = K, .S = S, .pad = p };
     const float bound = 1.0f / sqrtf((float)(conv->C * K * K));
     dti_parameter(l, "weight", (dt_tensor){ NULL, 4, { conv->O, conv->C, K, K } }, bound);
     if (!d->no_bias) dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { conv->O, 0, 0, 0 } }, bound);
     return DT_OK;
 }
 
+/* Which kernels, and what those want: weights in another order, and room to work in. */
 static void dti_conv2d_needs(dti_op *op) {
     dti_conv2d *l = op->layer->own;
     const dti_conv *c = &l->conv;
@@ -2186,7 +2263,8 @@ static void dti_conv2d_pack(const dti_op *op, const float *values) {
     else dti_conv_pack(&l->conv, w, op->packed);
 }
 
-/* Of a layer with weight and bias: the bias among the parameters, or the bias's gradient behind the weight's; or NULL. */
+/* Of a layer with weight and bias: the bias among the parameters, or the bias's gradient behind the
+   weight's; or NULL. */
 static const float *dti_bias(const dti_layer *l, const float *values) {
     return l->slots > 1 ? values + l->slot[1].offset : NULL;
 }
@@ -2194,8 +2272,8 @@ static float *dti_bias_grad(const dti_layer *l, float *group_grad) {
     return l->slots > 1 ? group_grad + dt_tensor_count(&l->slot[0].shape) : NULL;
 }
 
-/* The maps of lane groups from `group` on, as Winograd's kernels [E1.8] want them; y and dy with the places of maxima
-   where they are pooled. */
+/* The maps of lane groups from `group` on, as Winograd's kernels [E1.8] want them; y and dy with
+   the places of maxima where they are pooled. */
 static dti_wino_maps dti_conv2d_maps(const dti_op *op, dti_lanes lanes, const int shape[3],
                                      int group) {
     const bool pooled = shape == op->out && op->notes_bytes > 0;
@@ -2208,6 +2286,7 @@ static dti_wino_maps dti_conv2d_maps(const dti_op *op, dti_lanes lanes, const in
                              shape[2] };
 }
 
+/* One of four: Winograd or not, pooled on the way or not; relu only where it is pooled. */
 static void dti_conv2d_run(const dti_op *op, const dti_pass *run, int first, int groups,
                            bool relu) {
     const dti_conv2d *l = op->layer->own;
@@ -2271,9 +2350,20 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
 
 #endif
 
-/* ==== [S6.3] Max-pool ===================================================== */
+/* ==== [S6.3] Max-pool =====================================================
 
-/* y[n,c,i,j] = max_{u,v < K} x[n,c,i*K+u,j*K+v]; of equal values the first in row-major order is the maximum. */
+   y[n,c,i,j] = max_{u,v < K} x[n,c,i*K+u,j*K+v]; of equal values the first in row-major order is
+   the maximum. A map of a quarter of the size for K = 2, and what was found may have moved by a
+   pixel.
+
+       x                 y              dy             dx: where the maximum was, else 0
+       1 3 | 2 0                                        .  . |  b  .
+       4 2 | 1 1         4 2            a b             a  . |  .  .
+       ----+----   ->                           ->     ------+------
+       0 5 | 6 2         5 6            c d             .  c |  d  .
+       1 1 | 3 3                                        .  . |  .  .
+
+   The place of each maximum is noted, a byte each, so that backward need not look at x again. */
 #ifdef DTI_DECLARE
 /* K 1..15; stride = kernel, no padding, floor */
 DT_API void dt_maxpool2d(dt_net *net, int kernel);
@@ -2322,9 +2412,14 @@ DT_API void dt_maxpool2d(dt_net *net, int kernel) {
 }
 #endif
 
-/* ==== [S6.4] ReLU ========================================================= */
+/* ==== [S6.4] ReLU =========================================================
 
-/* y = max(x, 0); a NaN stays a NaN. The mask for backward is y itself. */
+   y = max(x, 0); a NaN stays a NaN. Without something that is not linear between them, two
+   layers of sums would be one: w2*(w1*x) = (w2*w1)*x. ReLU is the cheapest such thing, and where
+   it is open it hands dy on as it is, through any number of layers.
+
+   The mask for backward is y itself: it is above 0 just where x was. So x need not be kept, and
+   y may be written over it. */
 #ifdef DTI_DECLARE
 DT_API void dt_relu(dt_net *net);
 #endif
@@ -2377,12 +2472,17 @@ static const dti_layer_class dti_relu_class = {
 DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, -1); }
 #endif
 
-/* ==== [S6.5] Dropout ====================================================== */
+/* ==== [S6.5] Dropout ======================================================
 
-/* Training: y = x * m with m = 0 with probability p, else 1/(1-p); evaluation: y = x. Dropout draws an m for
-   every value, Dropout2d one for every (image, channel) plane. Source: Srivastava et al. 2014; Tompson et al.
-   2015 for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
-   number of the value): it belongs to the image and not to the rank that holds it. */
+   Training: y = x * m with m = 0 with probability p, else 1/(1-p); evaluation: y = x. Numbers
+   that may be gone at any time cannot be relied on alone, so the net learns to say the same
+   thing in several ways, and learns less by heart. Why 1/(1-p): the mean of m is p*0 +
+   (1-p)/(1-p) = 1, so the next layer sees sums of the same size in training and evaluation.
+
+   Dropout draws an m for every value, Dropout2d one for every (image, channel) plane, as
+   neighbours in a plane say nearly the same. Source: Srivastava et al. 2014; Tompson et al. 2015
+   for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
+   number of the value) [S2]: it belongs to the image and not to the rank that holds it. */
 #ifdef DTI_DECLARE
 /* of a value to become zero, 0 <= p < 1 */
 DT_API void dt_dropout(dt_net *net, float probability);
@@ -2418,6 +2518,7 @@ static void dti_dropout_needs(dti_op *op) {
     op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float);
 }
 
+/* m of a lane group, four draws from one block of Philox; lanes side by side. */
 static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
     float *mask = (float *)(void *)dti_notes_of(op, g);
     const float p = ((const dti_dropout *)op->layer->own)->probability, keep = 1.0f / (1.0f - p);
@@ -2433,6 +2534,7 @@ static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
     }
 }
 
+/* to = from * m, both ways: y = x*m forward, dx = dy*m backward; `to` may be `from`. */
 static void dti_dropout_apply(const dti_op *op, const dti_pass *run, int g, const float *from,
                               float *to) {
     const float *restrict mask = (const float *)(const void *)dti_notes_of(op, g);
@@ -2479,10 +2581,15 @@ DT_API void dt_dropout2d(dt_net *net, float probability) {
 }
 #endif
 
-/* ==== [S6.6] Linear ======================================================= */
+/* ==== [S6.6] Linear =======================================================
 
-/* y[n,o] = b[o] + sum_i x[n,i] * w[o,i]; (C,H,W) is flattened to I = C*H*W inputs, [S5.2]
-   Parameters: name.weight (O,I), name.bias (O), both from U(-1/sqrt(I), +1/sqrt(I)). */
+   y[n,o] = b[o] + sum_i x[n,i] * w[o,i]; (C,H,W) is flattened to I = C*H*W inputs, [S5.2].
+   Parameters: name.weight (O,I), name.bias (O), both from U(-1/sqrt(I), +1/sqrt(I)).
+
+   Each weight is used once an image, where a convolution's is used at every place: to read the
+   weights takes longer than to multiply with them. So this layer asks for all lane groups at once;
+   a weight that is in a register then serves several groups. 320 inputs and 50 outputs are 16000
+   weights, 64 KB, more than a first-level cache: of 8 groups each alone would read them all. */
 #ifdef DTI_DECLARE
 DT_API void dt_linear(dt_net *net, const char *name, int out);
 #endif
@@ -2517,7 +2624,8 @@ static void dti_fc_forward(const dti_op *op, const dti_pass *run, int first, int
                        op->y.stride);
 }
 
-/* y[o] += x[i]*w[o,i]  =>  dw[o,i] += x[i]*dy[o],  dx[i] += w[o,i]*dy[o];   y[o] += b[o]  =>  db[o] += dy[o] */
+/* y[o] += x[i]*w[o,i]  =>  dw[o,i] += x[i]*dy[o],  dx[i] += w[o,i]*dy[o]
+   y[o] += b[o]         =>  db[o] += dy[o] */
 static void dti_fc_backward(const dti_op *op, const dti_pass *run, int g) {
     dti_linear_backward_weights(dti_inputs(op->layer), op->out[0], dti_x(op, g), dti_dy(op, g),
                                 run->group_grad, dti_bias_grad(op->layer, run->group_grad));
@@ -2540,10 +2648,15 @@ DT_API void dt_linear(dt_net *net, const char *name, int out) {
 }
 #endif
 
-/* ==== [S6.7] Adding an earlier tensor ===================================== */
+/* ==== [S6.7] Adding an earlier tensor =====================================
 
-/* y = x + x2, what makes a residual block (He, Zhang, Ren, Sun 2016): x is what stands here, x2 an earlier tensor of the
-   same shape. Its gradient goes to both. */
+   y = x + x2, what makes a residual block (He, Zhang, Ren, Sun 2016): x is what stands here, x2
+   an earlier tensor of the same shape. The layers between x2 and x then need only learn what is
+   to be added to x2; and dy reaches x2 directly, past all of them, so that a deep net's first
+   layers hear of the loss as loudly as its last.
+
+   dy goes to both. x2 has another reader, the first layer of the block: so its gradient is the
+   sum of two, and the planner says who of them writes and who adds [S8.3]. */
 #ifdef DTI_DECLARE
 DT_API void dt_add(dt_net *net, dt_node node);
 #endif
@@ -2653,6 +2766,7 @@ static void dti_window_mean(const float *x, int columns, const int rows[2], cons
     for (int l = 0; l < DT_LANES; ++l) y[l] = sum[l] * part;
 }
 
+/* Group by group, channel by channel, window by window; y is written from front to back. */
 static void dti_avgpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const dti_avgpool2d *a = op->layer->own;
     const int H = op->in[1], W = op->in[2];
@@ -2879,6 +2993,7 @@ typedef struct dti_batchnorm {
 
 enum { DTI_BN_WEIGHT, DTI_BN_BIAS, DTI_BN_MEAN, DTI_BN_VAR }; /* its slots */
 
+/* Two numbers a channel that are trained, two that follow. */
 static dt_err dti_batchnorm_shape(dti_layer *l, const void *desc) {
     static const dti_scope scopes[] = { DTI_OVER_BATCH, DTI_OVER_RANK, DTI_OVER_GROUP };
     static const dt_batchnorm2d_desc defaults = { DT_BATCHNORM2D_DEFAULTS };
@@ -2902,6 +3017,8 @@ static dt_err dti_batchnorm_shape(dti_layer *l, const void *desc) {
    be 0.0005 away from it. */
 typedef struct dti_channel { float near, rest, scale; } dti_channel;
 
+/* Notes: a dti_channel for each channel. Sums: two a channel, and in front of them a count of
+   numbers that are none. */
 static void dti_batchnorm_needs(dti_op *op) {
     const dti_batchnorm *l = op->layer->own;
     op->scope = l->scope;
@@ -2934,6 +3051,7 @@ static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
     return total;
 }
 
+/* The sum of a plane's numbers in the lanes that hold an image. */
 static double dti_plane_sum(const float *restrict x, size_t n, int lanes) {
     double sum[DT_LANES] = { 0.0 };
     for (size_t from = 0; from < n; from += DTI_BN_PLACES) {
@@ -3026,6 +3144,7 @@ static dti_channel dti_batchnorm_channel(const dti_op *op, const dti_pass *run, 
     return (dti_channel) { near, (float)rest, (float)(1.0 / sqrt(fmax(var, 0.0) + (double)eps)) };
 }
 
+/* The channels of one lane group, from its own numbers alone. */
 static void dti_batchnorm_over_group(const dti_op *op, const dti_pass *run, int g) {
     const size_t places = (size_t)op->in[1] * (size_t)op->in[2];
     const int lanes = dti_lanes_in(run, g);
@@ -3081,6 +3200,8 @@ static void dti_batchnorm_saved(const dti_op *op, const dti_pass *run, int g) {
             (dti_channel) { mean[c], 0.0f, (float)(1.0 / sqrt((double)var[c] + eps)) };
 }
 
+/* What the channels' means are, from whom the scope says; then one multiplication and one
+   addition for each number. */
 static void dti_batchnorm_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const size_t plane = (size_t)op->in[1] * (size_t)op->in[2] * DT_LANES;
     const float *gamma = run->values + op->layer->slot[DTI_BN_WEIGHT].offset,
@@ -4590,7 +4711,18 @@ DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits) {
    tensor as one thing and people want to treat some tensors differently [S9.6]. Each kind is a
    subsection: its description, and a class that says all that is to know of it. */
 
-/* ==== [S9.1] What an optimizer is ========================================= */
+/* ==== [S9.1] What an optimizer is =========================================
+
+   Three vectors side by side, and a class that fills one from the others:
+
+       values      w0 w1 w2 ...         the net's, as far as they are trained
+       gradients   g0 g1 g2 ...         the net's; with ranks, already summed [S11.1]
+       state       m0 m1 m2 ...         the optimizer's own: none, one or two, from 0
+
+       class->change:  change[i] = f(values[i], gradients[i], state[i])      then values += change
+
+   As all ranks step along the same gradient, their values and states stay the same without being
+   sent. */
 #ifdef DTI_DECLARE
 typedef struct dt_optimizer dt_optimizer;
 
@@ -4650,11 +4782,14 @@ struct dt_optimizer {
 
 static bool dti_not_negative(float x) { return x >= 0.0f && x <= FLT_MAX; } /* false for NaN */
 
+/* A learning rate of 0 is a program that forgot to give one. */
 static dt_err dti_lr_check(const char *name, float lr) {
     if (lr > 0.0f && lr <= FLT_MAX) return DT_OK;
     return dt_fail(DT_EARG, "%s: learning rate %g; it must be above 0", name, (double)lr);
 }
 
+/* A part for each trained tensor, with the settings of the whole until a group says others
+   [S9.6]. */
 static void dti_optimizer_parts(dt_optimizer *opt, float decay) {
     for (int i = 0; i < opt->net->params; ++i) {
         const dt_param *p = &opt->net->param[i];
@@ -4665,6 +4800,10 @@ static void dti_optimizer_parts(dt_optimizer *opt, float decay) {
     }
 }
 
+/* What every maker ends in. The optimizer, its state and its parts lie in one block, states
+   zeroed:
+
+       dt_optimizer | state[0], as long as the net's trained values | state[1] ... | parts */
 static dt_optimizer *dti_optimizer_new(dt_net *net, const dti_optimizer_class *class, float lr,
                                        float decay, const float setting[DTI_KNOBS]) {
     if (!net || !net->list.closed) {
@@ -4758,7 +4897,7 @@ static double dti_sum_of_squares(const float *x, size_t n) {
     return total;
 }
 
-/* Clipping [S9.6]. */
+/* Clipping [S9.6]: g *= min(1, most / (|g| + 1e-6)), the norm over all parts that step. */
 static void dti_clip_gradient(dt_optimizer *opt) {
     double square = 0.0;
     for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p)
@@ -4767,6 +4906,8 @@ static void dti_clip_gradient(dt_optimizer *opt) {
     for (size_t i = 0; i < opt->count && factor < 1.0; ++i) opt->gradients[i] *= (float)factor;
 }
 
+/* One step: the gradient clipped, the class's begin, then part by part the change, which is
+   added to the values or, for Hogwild, left in out. */
 static void dti_change(dt_optimizer *opt, float *out, bool add) {
     enum { BLOCK = 1024 }; /* the change of a block stays in the L1 cache until it is added */
     float change[BLOCK];
