@@ -10126,8 +10126,8 @@ static void dti_gradient_to_floats(dt_net *net) {
 /* ==== [E2.1] The communicator's parts ======================================
 
    A dt_comm [S10.1] is one struct for every backend, in stretches by who works with them. A backend is four
-   functions: start a message, see whether it is through, stop the job, close. What ranks of one host share lies
-   in one block:
+   functions: start a message, see whether it is through, stop the job, close. What ranks of one host share
+   lies in one block:
 
        dti_comm_block   how large a chunk is, the places where ranks wait, the locks
        line 0 .. p-1    what each rank has done so far; a cache line for each number
@@ -10323,8 +10323,7 @@ DT_API void dt_comm_abort(dt_comm *c, int exit_code) {
 }
 
 static dt_err dti_check_rank(const dt_comm *c, const char *who, int rank) {
-    return rank >= 0 && rank < c->size
-               ? DT_OK
+    return rank >= 0 && rank < c->size ? DT_OK
                : dt_fail(DT_EARG, "%s: %d is not a rank of 0..%d", who, rank, c->size - 1);
 }
 
@@ -10488,12 +10487,12 @@ DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed,
    A rank that brings the last missing part of something wakes the sleepers.
 
    DT_WAIT_AUTO spins for a few microseconds where every rank has a core of its own, then yields for a
-   millisecond, then sleeps. Where ranks outnumber cores and a rank that waits can be woken, it yields ten times
-   and then sleeps: of three ranks on a core, two that only yield keep taking turns with each other. And where
-   training has given each rank its core [S11.3], of the ranks that wait on one core all sleep, so that a rank
-   with work has the core; but the last one that is awake spins: nobody else could use the core, and to wake an
-   idle one takes 45 microseconds in a virtual machine. Measured, MNIST on 2 cores, images/s of 3, 4, 5 ranks
-   over those of 2, medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90. */
+   millisecond, then sleeps. Where ranks outnumber cores and a rank that waits can be woken, it yields ten
+   times and then sleeps: of three ranks on a core, two that only yield keep taking turns with each other.
+   And where training has given each rank its core [S11.3], of the ranks that wait on one core all sleep, so
+   that a rank with work has the core; but the last one that is awake spins: nobody else could use the core,
+   and to wake an idle one takes 45 microseconds in a virtual machine. Measured, MNIST on 2 cores, images/s
+   of 3, 4, 5 ranks over those of 2, medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90. */
 #ifdef DTI_IMPLEMENT
 /* How long a rank waits in which way. A test with its pause takes 40 to 140 cycles, by the processor. */
 static const struct dti_waiting {
@@ -13123,8 +13122,10 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
 /* ==== [E5] Doctor, profile, trace ==========================================
 
    What a program can say of itself: how its job was started [E5.1], where its time went [E5.2], and what it
-   runs on [E5.3]. Nothing of that is needed to train; all of it is what one wishes to know when training is slow
-   or wrong. Last, what nets and trainers tell of themselves when they are asked [E5.4]. */
+   runs on [E5.3]. Without them one guesses: a job started the wrong way trains on, five times the same; and
+   of a slow one the total time does not say whether it computes or waits. Nothing of that is needed to
+   train; all of it is what one wishes to know when training is slow or wrong. Last, what nets and trainers
+   tell of themselves when they are asked [E5.4]. */
 
 /* ==== [E5.1] The MPI doctor ================================================
 
@@ -13137,9 +13138,13 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
        files in /dev/shm that no process has open      left by jobs that crashed; they fill the memory
        more ranks than lane groups, or than cores      ranks that do nothing, or take turns
 
-   Each rank tells a row of numbers, one all-gather brings all rows to all ranks, and every rank reads them
-   alike, so that all write the same lines. Begin to read at dt_comm_doctor. It takes a millisecond, and some
-   10 more where it looks for files. */
+   Each rank tells a row of numbers; one all-gather brings all rows to all ranks, and every rank reads them
+   alike, so that all write the same lines:
+
+       rank 0   build  arithmetic  settings  data | files  bytes  kinds      hashes: is one not the others'?
+       rank 1   ...                                                          and what lies in its /dev/shm
+
+   Begin to read at dt_comm_doctor. It takes a millisecond, and some 10 more where it looks for files. */
 #ifdef DTI_DECLARE
 
 /* What a program tells the doctor. Zero or NULL: not to be looked at. */
@@ -13693,8 +13698,7 @@ DT_API uint64_t dt_net_hash(const dt_net *net) {
 
 DT_API const dt_param *dt_net_param(const dt_net *net, int i) {
     DTI_NEED(net, "net", NULL);
-    return i >= 0 && i < net->params
-               ? &net->param[i]
+    return i >= 0 && i < net->params ? &net->param[i]
                : (dt_fail(DT_EARG, "net: no parameter %d; 0..%d", i, net->params - 1), NULL);
 }
 
@@ -13714,8 +13718,7 @@ static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const fl
     DT_TRY(dti_ready(who, net));
     if (!net->forwarded) return dt_fail(DT_EARG, "%s: dt_forward comes first", who);
     if (i < 0 || (uint32_t)i >= net->batch.count)
-        return dt_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i,
-                       (unsigned)net->batch.count);
+        return dt_fail(DT_EARG, "%s: sample %d of a batch of %u", who, i, (unsigned)net->batch.count);
     return out ? DT_OK : dt_fail(DT_EARG, "%s: out must not be NULL", who);
 }
 
@@ -13755,8 +13758,7 @@ DT_API void dt_net_summary(const dt_net *net, char *text, size_t size) {
     DTI_NEED(net, "net", );
     for (int i = 0; i < net->list.layers && used < size; ++i) {
         const dti_layer *l = &net->list.layer[i];
-        used += dti_print(
-            text + used, size - used,
+        used += dti_print(text + used, size - used,
             "%-10s %3d x %2d x %2d -> %3d x %2d x %2d %8zu parameters %9.0f multiply-adds\n",
             l->name, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2], l->params,
             dti_layer_macs(l));
@@ -13778,8 +13780,7 @@ DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_second
     if (i < 0 || i >= net->list.layers)
         return dt_fail(DT_EARG, "net: no layer %d; 0..%d", i, net->list.layers - 1), NULL;
     if (forward_seconds) *forward_seconds = net->layer_seconds ? net->layer_seconds[2 * i] : 0.0;
-    if (backward_seconds)
-        *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
+    if (backward_seconds) *backward_seconds = net->layer_seconds ? net->layer_seconds[2 * i + 1] : 0.0;
     return net->list.layer[i].name;
 }
 
@@ -13804,8 +13805,7 @@ DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
     DTI_NEED(text || size == 0, "text", );
     if (size) text[0] = '\0';
     DTI_NEED(p, "progress", );
-    double done = p->epochs > 0
-                      ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs
+    double done = p->epochs > 0 ? (p->epoch + (p->steps ? (double)p->step / p->steps : 1.0)) / p->epochs
                       : 0.0;
     double left = done > 0.0 ? p->seconds * (1.0 - done) / done : 0.0;
     dti_print(text, size, "epoch %d/%d  step %u/%u  loss %.4f  %.0f images/s  %.0f s left",
@@ -13817,8 +13817,20 @@ DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
 
 /* ==== [E6] Files ===========================================================
 
-   Files are written whole or not at all, and read with nothing in them believed: outputs and JSON, then the
-   formats made of them, saved parameters and CSV rows. */
+   What is kept: parameters, measurements, pictures; and what is read: those, and data sets. The plain way,
+   to open a file and write, leaves half a file where a program is killed or a disk is full, in place of the
+   whole one that was there. To read as if a file were what its name says ends in memory that is not ours.
+   So here a file is written whole or not at all, and nothing that a file says is believed before it is
+   checked:
+
+       [E6.1] outputs   x.part, then renamed to x       a reader finds the old file or the new one, never half
+       [E6.2] JSON      text between programs           a question for each thing that must come next
+       [E6.3] saved parameters: length, JSON, floats    the header is checked whole before a net is touched
+       [E6.4] CSV rows                                  appended under a header that must be the same
+       [E6.5] data files: IDX, CIFAR-10                 each size in them is held against the file's length
+
+   To read: dti_output_open and dti_output_close, then dt_save; for reading, dti_idx_open. [E6.6] reads and
+   writes numbers in no locale. */
 
 /* ==== [E6.1] Files ======================================================== */
 
@@ -13864,12 +13876,9 @@ static FILE *dti_open_plain(const char *path) {
 #endif
     errno = 0;
     FILE *f = fopen(path, "rb");
-    if (!f)
-        dt_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
+    if (!f) dt_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
     return f;
 }
-
-/* A file being written. beside is empty where the target itself is written. */
 
 static dt_err dti_output_failed(const dti_output *o, int why) {
     const char *reason = why == ENXIO ? "it is a pipe that nobody reads"
@@ -13882,8 +13891,7 @@ static dt_err dti_output_failed(const dti_output *o, int why) {
    open than that. */
 static FILE *dti_create(const char *path, const struct stat *old) {
     struct stat now;
-    const int fd =
-        open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? old->st_mode & 0777 : 0666);
     if (fd < 0) return NULL;
     bool alike = fstat(fd, &now) == 0;
     const bool ours = alike && (!old || (now.st_uid == old->st_uid && now.st_gid == old->st_gid));
@@ -13921,8 +13929,7 @@ static bool dti_follow(const char *path, char target[DTI_PATH_MAX]) {
 static bool dti_output_beside(dti_output *o) {
     struct stat old, now;
     const bool there = stat(o->path, &old) == 0;
-    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0))
-        return false;
+    if (there && (!S_ISREG(old.st_mode) || old.st_nlink > 1 || access(o->path, W_OK) != 0)) return false;
     if (!there && (errno != ENOENT || !*o->path)) return false;
     if (!dti_follow(o->path, o->target)) return false;
     /* /dev/stdout leads to an open file, whose name may be another's by now */
@@ -13937,8 +13944,7 @@ static bool dti_output_beside(dti_output *o) {
     }
     if (o->file) return true;
     o->beside[0] = '\0';
-    return !there ||
-           (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
+    return !there || (errno != EACCES && errno != EPERM && errno != ENAMETOOLONG && errno != EEXIST);
 }
 
 /* Waits until the disk has it. What is no file of a disk cannot be waited for. */
@@ -13949,8 +13955,7 @@ static bool dti_flush_to_disk(int fd) {
 static bool dti_flush_folder(const char *path) {
     char folder[DTI_PATH_MAX];
     const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
     const int fd = open(folder, O_RDONLY | O_CLOEXEC);
     /* a folder may be written and not read: this is all there is to do */
     if (fd < 0) return true;
@@ -14033,6 +14038,16 @@ static dt_err dti_output_close(dti_output *o) {
     return dti_output_failed(o, why);
 }
 
+/* Opens a file whose length its contents will be held against. *file NULL: not open. */
+static dt_err dti_open_measured(FILE **file, const char *path, long *length) {
+    *file = dti_open_plain(path);
+    if (!*file) return DT_EIO;
+    *length = fseek(*file, 0, SEEK_END) == 0 ? ftell(*file) : -1;
+    if (*length >= 0 && fseek(*file, 0, SEEK_SET) == 0) return DT_OK;
+    *length = 0;
+    return dt_fail(DT_EIO, "%s is not a plain file", path);
+}
+
 /* A file that is there but may not be read counts as present: opening it will say why. */
 static bool dti_file_exists(const char *path) {
     errno = 0;
@@ -14067,19 +14082,18 @@ static bool dti_file_exists(const char *path) {
    of a surrogate pair, or beyond U+10FFFF. */
 static size_t dti_utf8_bytes(const char *s, size_t left) {
     const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff, b = left > 1 ? (unsigned char)s[1] : 0;
-    const size_t n = a < 0x80 ? 1 : a < 0xc2 ? 0 : a < 0xe0 ? 2 : a < 0xf0 ? 3 : a < 0xf5 ? 4 : 0;
-    if (n > left) return 0;
+    const size_t n = a < 0x80 ? 1 : 1 + (size_t)(a >= 0xc2) + (a >= 0xe0) + (a >= 0xf0);
+    if (n > left || (a >= 0x80 && a < 0xc2) || a >= 0xf5) return 0;
     for (size_t i = 1; i < n; ++i)
         if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
-    if ((a == 0xe0 && b < 0xa0) || (a == 0xed && b >= 0xa0) || (a == 0xf0 && b < 0x90) ||
-        (a == 0xf4 && b >= 0x90))
-        return 0;
-    return n;
+    const bool overlong = (a == 0xe0 && b < 0xa0) || (a == 0xf0 && b < 0x90);
+    const bool surrogate = a == 0xed && b >= 0xa0, beyond = a == 0xf4 && b >= 0x90;
+    return overlong || surrogate || beyond ? 0 : n;
 }
 
 static size_t dti_utf8_put(char *out, uint32_t code) {
     static const unsigned char first[5] = { 0, 0x00, 0xc0, 0xe0, 0xf0 };
-    const size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    const size_t n = 1 + (size_t)(code >= 0x80) + (code >= 0x800) + (code >= 0x10000);
     for (size_t i = n; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
     out[0] = (char)(first[n] | code);
     return n;
@@ -14090,18 +14104,14 @@ static size_t dti_utf8_put(char *out, uint32_t code) {
 static void dti_json_quote(char *out, const char *text) {
     *out++ = '"';
     for (size_t n; *text; text += n) {
-        if ((n = dti_utf8_bytes(text, strlen(text))) == 0) {
-            out += dti_utf8_put(out, 0xfffd);
-            n = 1;
-            continue;
+        n = dti_utf8_bytes(text, strlen(text));
+        if (n == 0) out += dti_utf8_put(out, 0xfffd), n = 1;
+        else if ((unsigned char)*text < ' ') out += sprintf(out, "\\u%04x", (unsigned)*text);
+        else {
+            if (*text == '"' || *text == '\\') *out++ = '\\';
+            memcpy(out, text, n);
+            out += n;
         }
-        if ((unsigned char)*text < ' ') {
-            out += sprintf(out, "\\u%04x", (unsigned)*text);
-            continue;
-        }
-        if (*text == '"' || *text == '\\') *out++ = '\\';
-        memcpy(out, text, n);
-        out += n;
     }
     memcpy(out, "\"", 2);
 }
@@ -14118,8 +14128,7 @@ static bool dti_json_fail(dti_json *j, const char *why) {
 
 /* The next byte that is not blank, which stays where it is; 0 at the end. */
 static char dti_json_peek(dti_json *j) {
-    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'))
-        ++j->at;
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r')) ++j->at;
     return j->at < j->end ? *j->at : '\0';
 }
 
@@ -14215,8 +14224,7 @@ static bool dti_json_name(dti_json *j, char *out, size_t size, size_t *length) {
 static bool dti_json_whole(dti_json *j, uint64_t *number) {
     const char first = dti_json_peek(j), *from = j->at;
     *number = 0;
-    if (first < '0' || first > '9')
-        return dti_json_fail(j, "a whole number, 0 or more, is missing");
+    if (first < '0' || first > '9') return dti_json_fail(j, "a whole number, 0 or more, is missing");
     for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; ++j->at) {
         const uint64_t digit = (uint64_t)(*j->at - '0');
         if (*number > (UINT64_MAX - digit) / 10) return dti_json_fail(j, "a number beyond 64 bits");
@@ -14371,18 +14379,16 @@ DT_API dt_err dt_save(const dt_net *net, const char *path) {
 
 /* Whole file into memory, which is the caller's to release. */
 static dt_err dti_read_all(const char *path, unsigned char **bytes, size_t *size) {
-    FILE *f = dti_open_plain(path);
-    if (!f) return DT_EIO;
-    dt_err error = DT_OK;
-    const long length = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-    *size = length < 0 ? 0 : (size_t)length;
-    if (length < 0 || fseek(f, 0, SEEK_SET) != 0) error = dt_fail(DT_EIO, "%s: %s", path, strerror(errno));
-    else if (!(*bytes = dti_alloc(*size + 1))) error = DT_ENOMEM;
-    else if (fread(*bytes, 1, *size, f) != *size) {
+    FILE *f;
+    long length = 0;
+    dt_err error = dti_open_measured(&f, path, &length);
+    *size = (size_t)length;
+    if (error == DT_OK && !(*bytes = dti_alloc(*size + 1))) error = DT_ENOMEM;
+    if (error == DT_OK && fread(*bytes, 1, *size, f) != *size) {
         error = dt_fail(DT_EIO, "%s: could not be read to its end", path);
         dti_release(*bytes);
     }
-    fclose(f);
+    if (f) fclose(f);
     return error;
 }
 
@@ -14678,8 +14684,7 @@ static dt_err dti_dataset_alloc(dt_dataset *d, uint32_t count, int channels, int
     const size_t pixels = dti_round_up(dti_times(count, dti_image_bytes(d)), 64),
                  labels = dti_round_up(count, 64), scale = 2 * (size_t)channels * sizeof(float);
     if (pixels > SIZE_MAX / 2)
-        return dt_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height,
-                       width);
+        return dt_fail(DT_ENOMEM, "%u images of %dx%d do not fit into memory", count, height, width);
     uint8_t *block = dti_alloc(pixels + labels + scale);
     if (!block) return DT_ENOMEM;
     d->block = d->pixels = block;
@@ -14738,13 +14743,11 @@ DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *a) {
     return DT_OK;
 }
 
-DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first,
-                              uint32_t count) {
+DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t first, uint32_t count) {
     DTI_NEED(view, "view", DT_EARG);
     DT_TRY(dti_check_dataset("a view", of));
     if (count == 0 || first >= of->count || count > of->count - first)
-        return dt_fail(DT_EARG,
-                       "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
+        return dt_fail(DT_EARG, "a view of %u images from %u on leaves the dataset \"%s\" of %u images",
                        count, first, of->name, of->count);
     dt_dataset v = *of;
     if (v.pixels) v.pixels += (size_t)first * dti_image_bytes(of);
@@ -14758,21 +14761,10 @@ DT_API dt_err dt_dataset_view(dt_dataset *view, const dt_dataset *of, uint32_t f
     return DT_OK;
 }
 
-/* Opens a file of data; its length is what its contents are held against. *file NULL: not open. */
-static dt_err dti_data_open(FILE **file, const char *path, long *length) {
-    *file = dti_open_plain(path);
-    if (!*file) return DT_EIO;
-    *length = fseek(*file, 0, SEEK_END) == 0 ? ftell(*file) : -1;
-    if (*length < 0 || fseek(*file, 0, SEEK_SET) != 0)
-        return dt_fail(DT_EIO, "%s is not a plain file", path);
-    return DT_OK;
-}
-
 /* Data as they are downloaded, not unpacked yet. */
 static dt_err dti_refuse_gzip(const char *path, const uint8_t *head, size_t got) {
     if (got < 2 || head[0] != 0x1f || head[1] != 0x8b) return DT_OK;
-    return dt_fail(DT_EDATA,
-                   "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
+    return dt_fail(DT_EDATA, "%s is compressed with gzip: unpack it with gunzip, or run \"make data\"", path);
 }
 
 typedef struct dti_idx {
@@ -14788,17 +14780,14 @@ static uint32_t dti_big_endian(const uint8_t *b) {
 enum { DTI_IDX_IMAGES = 0x803, DTI_IDX_LABELS = 0x801, DTI_IDX_MAX_SIDE = 4096 };
 
 /* Why the first bytes are not those of the wanted kind of file. */
-static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got,
-                                  uint32_t wanted) {
+static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t got, uint32_t wanted) {
     const char *kind = wanted == DTI_IDX_IMAGES ? "images" : "labels";
     const char *other = wanted == DTI_IDX_IMAGES ? "labels" : "images";
     DT_TRY(dti_refuse_gzip(path, head, got));
     if (got < 4)
-        return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got,
-                       kind);
+        return dt_fail(DT_EDATA, "%s has %zu bytes, too few for an IDX file of %s", path, got, kind);
     if (dti_big_endian(head) == (wanted ^ DTI_IDX_IMAGES ^ DTI_IDX_LABELS))
-        return dt_fail(DT_EDATA,
-                       "%s is an IDX file of %s where %s are expected: are the two files swapped?",
+        return dt_fail(DT_EDATA, "%s is an IDX file of %s where %s are expected: are the two files swapped?",
                        path, other, kind);
     return dt_fail(DT_EDATA, "%s begins with 0x%08x, an IDX file of %s with 0x%08x", path,
                    (unsigned)dti_big_endian(head), kind, (unsigned)wanted);
@@ -14806,55 +14795,47 @@ static dt_err dti_idx_wrong_magic(const char *path, const uint8_t *head, size_t 
 
 /* Opens the file, checks the header against the length, and leaves the position at the first data byte. */
 static dt_err dti_idx_open(dti_idx *f, const char *path, uint32_t wanted) {
-    const size_t header = wanted == DTI_IDX_IMAGES ? 16 : 8;
+    const bool images = wanted == DTI_IDX_IMAGES;
+    const size_t header = images ? 16 : 8;
     uint8_t head[16];
     memset(f, 0, sizeof *f);
     f->path = path;
     long length;
-    DT_TRY(dti_data_open(&f->file, path, &length));
+    DT_TRY(dti_open_measured(&f->file, path, &length));
     const size_t got = fread(head, 1, header, f->file);
     if (ferror(f->file)) return dt_fail(DT_EIO, "cannot read %s: %s", path, strerror(errno));
-    if (got < 4 || dti_big_endian(head) != wanted)
-        return dti_idx_wrong_magic(path, head, got, wanted);
+    if (got < 4 || dti_big_endian(head) != wanted) return dti_idx_wrong_magic(path, head, got, wanted);
     if (got < header)
-        return dt_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got,
-                       header);
+        return dt_fail(DT_EDATA, "%s is cut off inside its header: %zu of %zu bytes", path, got, header);
     f->count = dti_big_endian(head + 4);
-    f->rows = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 8) : 1;
-    f->columns = wanted == DTI_IDX_IMAGES ? dti_big_endian(head + 12) : 1;
-    if (f->count == 0)
-        return dt_fail(DT_EDATA, "%s holds no %s", path,
-                       wanted == DTI_IDX_IMAGES ? "images" : "labels");
-    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE ||
-        f->columns > DTI_IDX_MAX_SIDE)
+    f->rows = images ? dti_big_endian(head + 8) : 1;
+    f->columns = images ? dti_big_endian(head + 12) : 1;
+    if (f->count == 0) return dt_fail(DT_EDATA, "%s holds no %s", path, images ? "images" : "labels");
+    if (f->rows == 0 || f->columns == 0 || f->rows > DTI_IDX_MAX_SIDE || f->columns > DTI_IDX_MAX_SIDE)
         return dt_fail(DT_EDATA, "%s says that its images are %ux%u, outside of 1x1 to %dx%d",
                        path, f->rows, f->columns, DTI_IDX_MAX_SIDE, DTI_IDX_MAX_SIDE);
     const uint64_t promised = header + (uint64_t)f->count * f->rows * f->columns;
     if ((uint64_t)length < promised)
-        return dt_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path,
-                       length, (unsigned long long)promised);
+        return dt_fail(DT_EDATA, "%s is truncated: %ld bytes, its header promises %llu", path, length,
+                       (unsigned long long)promised);
     if ((uint64_t)length > promised)
-        return dt_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu",
-                       path, (unsigned long long)((uint64_t)length - promised), length,
+        return dt_fail(DT_EDATA, "%s has %llu trailing bytes: %ld bytes, its header promises %llu", path,
+                       (unsigned long long)((uint64_t)length - promised), length,
                        (unsigned long long)promised);
     return DT_OK;
 }
 
 static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
-    const size_t bytes = (size_t)f->count * f->rows * f->columns,
-                 got = fread(out, 1, bytes, f->file);
-    return got == bytes ? DT_OK
-                        : dt_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path,
-                                  got, bytes);
+    const size_t bytes = (size_t)f->count * f->rows * f->columns, got = fread(out, 1, bytes, f->file);
+    if (got == bytes) return DT_OK;
+    return dt_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path, got, bytes);
 }
 
-static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels,
-                                int classes) {
+static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels, int classes) {
     if (images->count != labels->count)
         return dt_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
                        images->count, labels->path, labels->count);
-    DT_TRY(dti_dataset_alloc(d, images->count, 1, (int)images->rows, (int)images->columns,
-                             classes));
+    DT_TRY(dti_dataset_alloc(d, images->count, 1, (int)images->rows, (int)images->columns, classes));
     DT_TRY(dti_idx_read(images, d->pixels));
     DT_TRY(dti_idx_read(labels, d->labels));
     for (uint32_t n = 0; n < d->count; ++n)
@@ -14864,27 +14845,30 @@ static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_
     return DT_OK;
 }
 
-DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path,
-                          int classes) {
+/* The end of loading: a set that is whole gets its names, measures and hash, another one is freed. */
+static dt_err dti_dataset_end(dt_dataset *d, dt_err err, const char *name, const char *source) {
+    if (err != DT_OK) {
+        dt_dataset_free(d);
+        return err;
+    }
+    snprintf(d->name, sizeof d->name, "%s", name);
+    snprintf(d->source, sizeof d->source, "%.255s", source);
+    dti_dataset_measure(d);
+    dti_dataset_hash(d);
+    return DT_OK;
+}
+
+DT_API dt_err dt_idx_load(dt_dataset *d, const char *images_path, const char *labels_path, int classes) {
     dti_idx images, labels = { NULL, NULL, 0, 0, 0 };
     DTI_NEED(d && images_path && labels_path, "d, images_path and labels_path", DT_EARG);
     memset(d, 0, sizeof *d);
-    if (classes < 1 || classes > 256)
-        return dt_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
+    if (classes < 1 || classes > 256) return dt_fail(DT_EARG, "%d classes, outside of 1 to 256", classes);
     dt_err err = dti_idx_open(&images, images_path, DTI_IDX_IMAGES);
     if (err == DT_OK) err = dti_idx_open(&labels, labels_path, DTI_IDX_LABELS);
     if (err == DT_OK) err = dti_idx_read_pair(d, &images, &labels, classes);
     if (images.file) fclose(images.file);
     if (labels.file) fclose(labels.file);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
-    snprintf(d->name, sizeof d->name, "IDX");
-    snprintf(d->source, sizeof d->source, "%.255s", images_path);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
+    return dti_dataset_end(d, err, "IDX", images_path);
 }
 
 /* ---- CIFAR-10 */
@@ -14895,16 +14879,15 @@ enum { DTI_CIFAR_PIXELS = 3 * 32 * 32, DTI_CIFAR_RECORD = 1 + DTI_CIFAR_PIXELS }
 static dt_err dti_cifar_open(FILE **file, const char *path, uint32_t *records) {
     uint8_t head[2];
     long length;
-    DT_TRY(dti_data_open(file, path, &length));
+    DT_TRY(dti_open_measured(file, path, &length));
     const size_t got = fread(head, 1, sizeof head, *file);
     rewind(*file);
     DT_TRY(dti_refuse_gzip(path, head, got));
     if (got == sizeof head && head[0] == 0x80) /* no label: it is how a pickle begins */
-        return dt_fail(DT_EDATA, "%s is of CIFAR-10's Python version: the binary one is needed",
-                       path);
+        return dt_fail(DT_EDATA, "%s is of CIFAR-10's Python version: the binary one is needed", path);
     if (length == 0 || length % DTI_CIFAR_RECORD != 0)
-        return dt_fail(DT_EDATA, "%s has %ld bytes, which are no whole records of %d bytes", path,
-                       length, DTI_CIFAR_RECORD);
+        return dt_fail(DT_EDATA, "%s has %ld bytes, which are no whole records of %d bytes", path, length,
+                       DTI_CIFAR_RECORD);
     if ((uint64_t)length / DTI_CIFAR_RECORD > UINT32_MAX / 2)
         return dt_fail(DT_EDATA, "%s has %ld bytes, more than are read", path, length);
     *records = (uint32_t)(length / DTI_CIFAR_RECORD);
@@ -14931,8 +14914,8 @@ static dt_err dti_cifar_read(dt_dataset *d, const char *path, uint32_t first, ui
         if (fread(label, 1, 1, file) != 1 || fread(pixels, DTI_CIFAR_PIXELS, 1, file) != 1)
             err = dt_fail(DT_EIO, "%s: only %u of %u records could be read", path, i, records);
         else if (*label >= d->classes)
-            err = dt_fail(DT_EDATA, "%s: label %u in record %u, but there are %d classes", path,
-                          *label, i, d->classes);
+            err = dt_fail(DT_EDATA, "%s: label %u in record %u, but there are %d classes", path, *label, i,
+                          d->classes);
     }
     if (file) fclose(file);
     *next = first + records;
@@ -14952,24 +14935,14 @@ static dt_err dti_cifar_read_all(dt_dataset *d, const char *const *paths, int n)
                        (unsigned long long)images);
     DT_TRY(dti_dataset_alloc(d, (uint32_t)images, 3, 32, 32, 10));
     for (int i = 0; i < n; ++i) DT_TRY(dti_cifar_read(d, paths[i], at, &at));
-    return at == d->count ? DT_OK
-                          : dt_fail(DT_EIO, "%s or another file shrank while it was read", paths[0]);
+    return at == d->count ? DT_OK : dt_fail(DT_EIO, "%s or another file shrank while it was read", paths[0]);
 }
 
 DT_API dt_err dt_cifar10_load(dt_dataset *d, const char *const *paths, int n) {
     DTI_NEED(d && paths, "d and paths", DT_EARG);
     memset(d, 0, sizeof *d);
     if (n < 1) return dt_fail(DT_EARG, "CIFAR-10: %d files; at least 1", n);
-    const dt_err err = dti_cifar_read_all(d, paths, n);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
-    snprintf(d->name, sizeof d->name, "CIFAR-10");
-    snprintf(d->source, sizeof d->source, "%.255s", paths[0]);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
+    return dti_dataset_end(d, dti_cifar_read_all(d, paths, n), "CIFAR-10", paths[0]);
 }
 
 /* ---- A dataset is found: of each folder that may hold one, its table row [S4.3] says which file shows that
@@ -14987,8 +14960,7 @@ static bool dti_any_file(const char *const *files, const char *folder, const cha
     return false;
 }
 
-static bool dti_search_folder(dti_search *s, const dti_data_class *set, const char *root,
-                              const char *sub) {
+static bool dti_search_folder(dti_search *s, const dti_data_class *set, const char *root, const char *sub) {
     char folder[DTI_PATH_MAX];
     const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
     if (n < 0 || (size_t)n >= sizeof folder) return false;
@@ -15001,8 +14973,7 @@ static bool dti_search_folder(dti_search *s, const dti_data_class *set, const ch
     return s->found = true;
 }
 
-static void dti_search_set(dti_search *s, const dti_data_class *set, const char *given,
-                           bool elsewhere) {
+static void dti_search_set(dti_search *s, const dti_data_class *set, const char *given, bool elsewhere) {
     for (int i = 0; given && i < 3 && set->folders[i]; ++i)
         if (dti_search_folder(s, set, given, set->folders[i])) return;
     if (given && (!set->owns || set->owns(given)) && dti_search_folder(s, set, given, "")) return;
@@ -15017,8 +14988,7 @@ static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, co
              "run \"make data\", or set DTRAIN_DATA to the folder above %s/%s", set->folders[0],
              set->files[0]);
     if (s->zipped[0])
-        return dt_fail(DT_EIO,
-                       "%s is only there as gzip files in %.128s: unpack them with gunzip, "
+        return dt_fail(DT_EIO, "%s is only there as gzip files in %.128s: unpack them with gunzip, "
                        "or run \"make data\"",
                        names, s->zipped);
     if (!given) return dt_fail(DT_EIO, "no %s in ./data: %s", names, advice);
@@ -15108,8 +15078,7 @@ DTI_LOCAL size_t dti_vprint(char *out, size_t size, const char *format, va_list 
             if (*format != '*') one[k++] = *format;
             else if (star < 0 && one[k - 1] == '.') --k;
             else k += (size_t)snprintf(one + k, sizeof one - k, "%d", star);
-        } while ((k == 1 || !strchr("diouxXcspeEfFgGaA%", *format)) && *++format &&
-                 k < sizeof one - 12);
+        } while ((k == 1 || !strchr("diouxXcspeEfFgGaA%", *format)) && *++format && k < sizeof one - 12);
         if (*format) ++format;
         one[k] = '\0';
         const char kind = one[k - 1], length = k > 1 ? one[k - 2] : ' ';
@@ -15170,13 +15139,15 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
 
 /* ==== [E7] Stroke font, synthetic digits ===================================
 
-   A font of strokes, for the labels of charts and for digits that need no download. */
+   Letters for the charts, and images of digits to learn from, both drawn with strokes of one pen: no font
+   file, no download. A chart thickens the strokes [E7.1]; a synthetic digit bends, slants and smears them
+   first [E7.2]. To read: the picture of the 'R' below, then dti_font_path, which walks such a row; then
+   dti_synthetic. */
 
 /* ==== [E7.1] Stroke font ==================================================
 
-   Our own font, drawn with one pen: every glyph is a few strokes, which the caller thickens, so that it
-   serves at any size. An outline font would need a file, a parser of a few thousand lines, and a rasterizer.
-   The charts [E8] write with this one; the synthetic digits [E7.2] push its 0..9 through random maps.
+   Every glyph is a few strokes, which the caller thickens, so that it serves at any size. An outline font
+   would need a file, a parser of a few thousand lines, and a rasterizer.
 
    The table has a row for each glyph: its code point, its width, and the way of the pen, in hundredths of the
    height of a capital. x goes to the right, y upward from the baseline; small letters are 70 high, tails
@@ -15205,8 +15176,7 @@ typedef struct dti_segment { float x0, y0, x1, y1; } dti_segment;
 typedef struct dti_glyph { int code; int width; const char *path; } dti_glyph;
 
 static const dti_glyph dti_glyphs[] = {
-    { ' ',  38, "" },
-    { '!',  30, "M15 100 15 28 M15 0 15 5" },
+    { ' ',  38, "" },                                     { '!',  30, "M15 100 15 28 M15 0 15 5" },
     { '"',  44, "M14 100 14 74 M30 100 30 74" },
     { '#',  84, "M34 96 22 4 M62 96 50 4 M14 66 74 66 M10 34 70 34" },
     { '$',  76, "M38 112 38 -12 "
@@ -15215,15 +15185,11 @@ static const dti_glyph dti_glyphs[] = {
                 "M74 44 Q58 44 58 22 Q58 0 74 0 Q90 0 90 22 Q90 44 74 44" },
     { '&',  88, "M80 0 25 62 Q16 72 16 81 Q16 100 34 100 Q52 100 52 82 Q52 68 32 56 "
                 "Q10 43 10 25 Q10 0 36 0 Q64 0 74 42" },
-    { '\'', 28, "M14 100 14 74" },
-    { '(',  40, "M32 110 Q12 84 12 45 Q12 6 32 -20" },
+    { '\'', 28, "M14 100 14 74" },                        { '(',  40, "M32 110 Q12 84 12 45 Q12 6 32 -20" },
     { ')',  40, "M8 110 Q28 84 28 45 Q28 6 8 -20" },
-    { '*',  56, "M28 96 28 52 M9 85 47 63 M9 63 47 85" },
-    { '+',  76, "M38 79 38 17 M7 48 69 48" },
-    { ',',  30, "M16 4 16 0 Q15 -10 9 -18" },
-    { '-',  50, "M8 42 42 42" },
-    { '.',  30, "M15 0 15 5" },
-    { '/',  54, "M5 -12 49 108" },
+    { '*',  56, "M28 96 28 52 M9 85 47 63 M9 63 47 85" }, { '+',  76, "M38 79 38 17 M7 48 69 48" },
+    { ',',  30, "M16 4 16 0 Q15 -10 9 -18" },             { '-',  50, "M8 42 42 42" },
+    { '.',  30, "M15 0 15 5" },                           { '/',  54, "M5 -12 49 108" },
     { '0',  76, "M38 100 Q10 100 10 50 Q10 0 38 0 Q66 0 66 50 Q66 100 38 100" },
     { '1',  76, "M18 80 44 100 44 0" },
     { '2',  76, "M12 74 Q12 100 38 100 Q64 100 64 73 Q64 55 46 37 10 0 66 0" },
@@ -15239,10 +15205,8 @@ static const dti_glyph dti_glyphs[] = {
     { '9',  76, "M15 12 Q21 0 36 0 Q66 0 66 56 66 68 Q66 100 38 100 Q10 100 10 69 "
                 "Q10 38 38 38 Q66 38 66 68" },
     { ':',  30, "M15 0 15 5 M15 57 15 62" },
-    { ';',  30, "M15 57 15 62 M16 4 16 0 Q15 -10 9 -18" },
-    { '<',  76, "M66 82 10 48 66 14" },
-    { '=',  76, "M8 62 68 62 M8 34 68 34" },
-    { '>',  76, "M10 82 66 48 10 14" },
+    { ';',  30, "M15 57 15 62 M16 4 16 0 Q15 -10 9 -18" }, { '<',  76, "M66 82 10 48 66 14" },
+    { '=',  76, "M8 62 68 62 M8 34 68 34" },              { '>',  76, "M10 82 66 48 10 14" },
     { '?',  64, "M8 78 Q10 100 32 100 Q56 100 56 76 Q56 60 43 50 Q31 41 31 26 M31 0 31 5" },
     { '@', 116, "M80 -14 Q70 -20 58 -20 Q10 -20 10 40 Q10 100 58 100 Q106 100 106 48 Q106 18 91 18 "
                 "Q78 18 78 36 78 64 M78 42 Q78 64 58 64 Q38 64 38 41 Q38 18 57 18 Q78 18 78 42" },
@@ -15250,15 +15214,12 @@ static const dti_glyph dti_glyphs[] = {
     { 'B',  78, "M15 0 15 100 40 100 Q63 100 63 77 Q63 54 40 54 15 54 M40 54 Q68 54 68 27 Q68 0 40 0 15 0" },
     { 'C',  82, "M74 80 Q66 100 44 100 Q10 100 10 50 Q10 0 44 0 Q66 0 74 20" },
     { 'D',  84, "M15 0 15 100 36 100 Q74 100 74 50 Q74 0 36 0 15 0" },
-    { 'E',  70, "M63 0 15 0 15 100 63 100 M15 53 56 53" },
-    { 'F',  66, "M15 0 15 100 61 100 M15 51 54 51" },
+    { 'E',  70, "M63 0 15 0 15 100 63 100 M15 53 56 53" }, { 'F',  66, "M15 0 15 100 61 100 M15 51 54 51" },
     { 'G',  86, "M74 80 Q66 100 44 100 Q10 100 10 50 Q10 0 44 0 Q74 0 74 36 74 46 48 46" },
     { 'H',  86, "M15 0 15 100 M71 0 71 100 M15 52 71 52" },
-    { 'I',  30, "M15 0 15 100" },
-    { 'J',  62, "M47 100 47 28 Q47 0 26 0 Q9 0 6 18" },
+    { 'I',  30, "M15 0 15 100" },                         { 'J',  62, "M47 100 47 28 Q47 0 26 0 Q9 0 6 18" },
     { 'K',  76, "M15 0 15 100 M68 100 15 40 M34 61 71 0" },
-    { 'L',  64, "M15 100 15 0 59 0" },
-    { 'M',  98, "M15 0 15 100 49 32 83 100 83 0" },
+    { 'L',  64, "M15 100 15 0 59 0" },                    { 'M',  98, "M15 0 15 100 49 32 83 100 83 0" },
     { 'N',  88, "M15 0 15 100 73 0 73 100" },
     { 'O',  92, "M46 100 Q10 100 10 50 Q10 0 46 0 Q82 0 82 50 Q82 100 46 100" },
     { 'P',  74, "M15 0 15 100 42 100 Q68 100 68 72 Q68 44 42 44 15 44" },
@@ -15267,16 +15228,11 @@ static const dti_glyph dti_glyphs[] = {
     { 'S',  76, "M66 82 Q60 100 39 100 Q13 100 13 77 Q13 59 39 52 Q68 45 68 25 Q68 0 39 0 Q15 0 9 20" },
     { 'T',  76, "M5 100 71 100 M38 100 38 0" },
     { 'U',  84, "M14 100 14 34 Q14 0 42 0 Q70 0 70 34 70 100" },
-    { 'V',  78, "M5 100 39 0 73 100" },
-    { 'W', 110, "M5 100 29 0 55 90 81 0 105 100" },
-    { 'X',  78, "M8 100 70 0 M70 100 8 0" },
-    { 'Y',  76, "M5 100 38 48 71 100 M38 48 38 0" },
-    { 'Z',  76, "M10 100 66 100 8 0 68 0" },
-    { '[',  42, "M34 110 14 110 14 -20 34 -20" },
-    { '\\', 54, "M5 108 49 -12" },
-    { ']',  42, "M8 110 28 110 28 -20 8 -20" },
-    { '^',  70, "M12 58 35 100 58 58" },
-    { '_',  64, "M5 -12 59 -12" },
+    { 'V',  78, "M5 100 39 0 73 100" },                   { 'W', 110, "M5 100 29 0 55 90 81 0 105 100" },
+    { 'X',  78, "M8 100 70 0 M70 100 8 0" },              { 'Y',  76, "M5 100 38 48 71 100 M38 48 38 0" },
+    { 'Z',  76, "M10 100 66 100 8 0 68 0" },              { '[',  42, "M34 110 14 110 14 -20 34 -20" },
+    { '\\', 54, "M5 108 49 -12" },                        { ']',  42, "M8 110 28 110 28 -20 8 -20" },
+    { '^',  70, "M12 58 35 100 58 58" },                  { '_',  64, "M5 -12 59 -12" },
     { '`',  40, "M11 102 27 84" },
     { 'a',  70, "M13 56 Q18 70 34 70 Q55 70 55 47 55 0 M55 41 33 41 Q10 41 10 20 Q10 0 29 0 Q49 0 55 22" },
     { 'b',  74, "M15 100 15 0 M15 35 Q15 70 40 70 Q64 70 64 35 Q64 0 40 0 Q15 0 15 35" },
@@ -15289,8 +15245,7 @@ static const dti_glyph dti_glyphs[] = {
     { 'h',  72, "M15 100 15 0 M15 42 Q17 70 37 70 Q57 70 57 45 57 0" },
     { 'i',  30, "M15 70 15 0 M15 94 15 98" },
     { 'j',  34, "M19 70 19 -12 Q19 -30 5 -30 M19 94 19 98" },
-    { 'k',  66, "M15 100 15 0 M55 70 15 29 M29 43 60 0" },
-    { 'l',  36, "M15 100 15 14 Q15 0 28 0" },
+    { 'k',  66, "M15 100 15 0 M55 70 15 29 M29 43 60 0" }, { 'l',  36, "M15 100 15 14 Q15 0 28 0" },
     { 'm', 106, "M15 70 15 0 M15 44 Q16 70 34 70 Q53 70 53 46 53 0 M53 44 Q55 70 73 70 Q91 70 91 46 91 0" },
     { 'n',  72, "M15 70 15 0 M15 42 Q17 70 37 70 Q57 70 57 45 57 0" },
     { 'o',  72, "M36 70 Q10 70 10 35 Q10 0 36 0 Q62 0 62 35 Q62 70 36 70" },
@@ -15300,8 +15255,7 @@ static const dti_glyph dti_glyphs[] = {
     { 's',  60, "M50 57 Q45 70 30 70 Q11 70 11 53 Q11 41 30 36 Q52 31 52 18 Q52 0 30 0 Q12 0 8 15" },
     { 't',  46, "M18 90 18 18 Q18 0 33 0 40 2 M5 70 37 70" },
     { 'u',  72, "M15 70 15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
-    { 'v',  64, "M5 70 32 0 59 70" },
-    { 'w',  92, "M5 70 26 0 46 62 66 0 87 70" },
+    { 'v',  64, "M5 70 32 0 59 70" },                     { 'w',  92, "M5 70 26 0 46 62 66 0 87 70" },
     { 'x',  62, "M7 70 55 0 M55 70 7 0" },
     { 'y',  64, "M5 70 32 0 M59 70 24 -20 Q20 -30 8 -30" },
     { 'z',  62, "M9 70 53 70 7 0 55 0" },
@@ -15314,24 +15268,19 @@ static const dti_glyph dti_glyphs[] = {
     { 0x00b0, 44, "M22 100 Q8 100 8 85 Q8 70 22 70 Q36 70 36 85 Q36 100 22 100" },
     { 0x00b1, 76, "M38 88 38 32 M8 60 68 60 M8 14 68 14" },
     { 0x00b5, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
-    { 0x00b7, 30, "M15 42 15 47" },
-    { 0x00d7, 68, "M12 70 56 26 M56 70 12 26" },
+    { 0x00b7, 30, "M15 42 15 47" },                       { 0x00d7, 68, "M12 70 56 26 M56 70 12 26" },
     { 0x00f7, 76, "M8 48 68 48 M38 76 38 81 M38 15 38 20" },
     { 0x0131, 30, "M15 70 15 0" },
     { 0x03b1, 78, "M66 70 Q60 0 34 0 Q10 0 10 35 Q10 70 34 70 Q56 70 70 0" },
     { 0x03b2, 74, "M15 -30 15 72 Q15 100 38 100 Q60 100 60 79 Q60 57 36 56 Q65 55 65 28 "
                   "Q65 0 39 0 Q20 0 15 16" },
     { 0x03bc, 74, "M15 70 15 -30 M15 25 Q15 0 35 0 Q55 0 57 28 M57 70 57 0" },
-    { 0x2013, 66, "M6 42 60 42" },
-    { 0x2014, 106, "M6 42 100 42" },
-    { 0x2019, 28, "M14 100 14 94 Q13 84 8 79" },
-    { 0x2026, 90, "M15 0 15 5 M45 0 45 5 M75 0 75 5" },
-    { 0x2192, 96, "M8 42 88 42 M64 62 88 42 64 22" },
-    { 0x2212, 76, "M8 48 68 48" },
+    { 0x2013, 66, "M6 42 60 42" },                        { 0x2014, 106, "M6 42 100 42" },
+    { 0x2019, 28, "M14 100 14 94 Q13 84 8 79" },          { 0x2026, 90, "M15 0 15 5 M45 0 45 5 M75 0 75 5" },
+    { 0x2192, 96, "M8 42 88 42 M64 62 88 42 64 22" },     { 0x2212, 76, "M8 48 68 48" },
     { 0x2248, 76, "M8 54 Q10 73 23 73 Q31 73 38 64 Q45 55 53 55 Q66 55 68 74 "
                   "M8 24 Q10 43 23 43 Q31 43 38 34 Q45 25 53 25 Q66 25 68 44" },
-    { 0x2264, 76, "M66 92 10 60 66 28 M10 8 66 8" },
-    { 0x2265, 76, "M10 92 66 60 10 28 M10 8 66 8" },
+    { 0x2264, 76, "M66 92 10 60 66 28 M10 8 66 8" },      { 0x2265, 76, "M10 92 66 60 10 28 M10 8 66 8" },
 };
 static const dti_glyph dti_glyph_missing = { 0, 60, "M10 0 50 0 50 100 10 100 10 0" };
 
@@ -15507,8 +15456,9 @@ DTI_LOCAL float dti_text_width(const char *text, size_t bytes) {
 
 /* ==== [E7.2] Synthetic digits =============================================
 
-   Digits drawn from the chart font's own strokes [E7.1], so that there is always something to learn from:
-   without them every program here would begin with a download.
+   A data set that is always there: without it every program here would begin with a download. The plain
+   way, the font's ten digits with a little noise over them, would be ten pictures, each many times. So each
+   image is written by a hand of its own:
 
        strokes of "4"  ->  bent, slanted, turned, stretched, shifted  ->  ends moved a little, stray strokes
                        ->  a pen of random width and softness         ->  noise over it: 28 x 28 bytes
@@ -15689,12 +15639,8 @@ static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint6
     memset(d, 0, sizeof *d);
     if (count == 0) return dt_fail(DT_EARG, "a synthetic set needs at least 1 image");
     const dt_err err = dti_dataset_alloc(d, count, 1, DTI_DIGIT_SIDE, DTI_DIGIT_SIDE, 10);
-    if (err != DT_OK) {
-        dt_dataset_free(d);
-        return err;
-    }
     for (int i = 0; i < 10; ++i) dti_digit_load(&digits[i], i);
-    for (uint32_t n = 0; n < count; ++n) {
+    for (uint32_t n = 0; n < count && err == DT_OK; ++n) {
         const uint32_t sample = first + n;
         uint32_t words[24];
         dti_hand hand = { .seed = seed, .sample = sample };
@@ -15707,11 +15653,9 @@ static dt_err dti_synthetic(dt_dataset *d, uint32_t first, uint32_t count, uint6
         dti_draw_strokes(nearest, &digits[d->labels[n]], &hand);
         dti_develop(d->pixels + (size_t)n * DTI_DIGIT_PIXELS, nearest, &hand);
     }
-    snprintf(d->name, sizeof d->name, "synthetic digits");
-    snprintf(d->source, sizeof d->source, "drawn from the chart font, seed %llu", (unsigned long long)seed);
-    dti_dataset_measure(d);
-    dti_dataset_hash(d);
-    return DT_OK;
+    char source[64];
+    snprintf(source, sizeof source, "drawn from the chart font, seed %llu", (unsigned long long)seed);
+    return dti_dataset_end(d, err, "synthetic digits", source);
 }
 
 DT_API dt_err dt_dataset_synthetic(dt_dataset *d, uint32_t count, uint64_t seed) {
@@ -17669,7 +17613,8 @@ DT_API dt_err dt_chart_write_csv(dt_chart *c, const char *png) {
     dti_csv_text(out.file, c->desc.y_label ? c->desc.y_label : "y");
     fprintf(out.file, ",min,max\n");
     for (const dti_item *item = c->first; item; item = item->next)
-        for (size_t i = 0; item->mark->row && item->mark->row(c, item, i, &row); ++i) dti_csv_row(out.file, &row);
+        for (size_t i = 0; item->mark->row && item->mark->row(c, item, i, &row); ++i)
+            dti_csv_row(out.file, &row);
     return dti_output_close(&out);
 }
 
