@@ -37,28 +37,48 @@
        }
 
    Contents. Part I is the book, to be read from top to bottom: a section uses only what stands
-   above it, and the doors.
+   above it, and the doors. A section opens with its idea and says what to read first.
 
-     [S1]   Ground: configuration, errors, memory   [S7]  Losses
-     [S1.4] The doors to Part II                    [S8]  Nets: fusion, plan, building, running
-     [S2]   Random numbers                          [S9]  Optimizers, schedules
-     [S3]   Tensors, named values, exact sums       [S10] Ranks: messages, all-reduces by hand
-     [S4]   Data: sets, partitions, batches         [S11] Training: one epoch driver; synchronous
-     [S5]   Kernels to read                               SGD, PSGD, Hogwild
-     [S6]   Layers: each whole in its subsection
+     [S1]  Ground       .1 configuration  .2 errors  .3 memory, time  .4 the doors to Part II
+     [S2]  Random numbers: Philox, permutations, hashes
+     [S3]  Tensors      .1 shapes, names  .2 exact sums  .3 wide sums
+     [S4]  Data         .1 data sets, arrays  .2 IDX, CIFAR-10  .3 sets known by name
+                        .4 partition, sampler  .5 global batches  .6 augmentation  .7 into lanes
+     [S5]  Kernels to read   .1 convolution  .2 max-pooling, linear
+     [S6]  Layers       .1 what a layer is  .2 convolution  .3 max-pool  .4 ReLU  .5 dropout
+                        .6 linear  .7 sum (residual)  .8 average pool  .9 sigmoid  .10 tanh
+                        .11 batch norm
+     [S7]  Losses       .1 what a loss is  .2 cross-entropy  .3 mean squared  .4 binary
+     [S8]  Nets         .1 from outside  .2 fused layers  .3 the plan: order, memory
+                        .4 building: parameters, initial values  .5 running; gradients' units
+     [S9]  Optimizers   .1 what an optimizer is  .2 SGD  .3 Adam  .4 AdamW  .5 NovoGrad
+                        .6 groups, clipping  .7 schedules of learning rates
+     [S10] Ranks        .1 ranks  .2 messages, collectives  .3 all-reduces by hand
+     [S11] Training     .1 broadcast, average, evaluate  .2 the epoch driver; stopping
+                        .3 synchronous SGD  .4 PSGD, local SGD  .5 Hogwild
 
    Part II is the engine room; each room opens with what it is for.
 
-     [E1]  Lane kernels; Winograd's algorithm        [E5]  Doctor, profile, trace, a look inside
-     [E2]  Cores, waiting, collectives in flight;    [E6]  Files: outputs, JSON, parameters, CSV,
-           threads as ranks                                data; numbers as text
-     [E3]  MPI                                       [E7]  Stroke font, synthetic digits
-     [E4]  Failure: watcher, guardian, usher         [E8]  Charts
-                                                     [E9]  Checks: what is refused
+     [E1]  Lane kernels .1 lanes  .2-.4 convolution  .5 .6 max-pooling  .7 linear  .8 Winograd
+                        .9 arithmetic  .10 images into lanes  .11 integers of exact sums
+     [E2]  Waiting      .1 a communicator's parts  .2 cores  .3 waiting  .4 collectives in flight
+                        .5 threads as ranks
+     [E3]  MPI          .1 what the launcher says  .2 messages, shared memory of a host
+     [E4]  Failure      .1 signs of life  .2 heartbeats  .3 who has failed  .4 watcher  .5 usher
+                        .6 guardian  .7 start and end of a job
+     [E5]  Reports      .1 MPI doctor  .2 profile, trace  .3 the machine  .4 inside a net
+     [E6]  Files        .1 outputs  .2 JSON  .3 saved parameters  .4 CSV  .5 data sets: readers,
+                        search  .6 numbers as text
+     [E7]  Digits       .1 stroke font  .2 synthetic digits
+     [E8]  Charts       .1 what a chart is told  .2 ink  .3 text  .4 axes  .5 places of labels
+                        .6 marks  .7 layout, drawing  .8 writing
+     [E9]  Checks: what is refused   .1 sizes  .2 data, batches  .3 nets  .4 training
 
-   Where a new thing goes: a layer is one subsection of [S6], an optimizer one of [S9], an
-   all-reduce a schedule of [S10.3] and its row, a way to train a method of [S11], a fusion of
-   layers a row of [S8.2].
+   Where a new thing goes: a layer is one subsection of [S6], a loss one of [S7] and a row of its
+   table, an optimizer one of [S9], a curve of the learning rate a row of [S9.7], a data set a row
+   of [S4.3] and its reader in [E6.5], an all-reduce a schedule of [S10.3] and its row, a way to
+   train a method of [S11], a fusion of layers a row of [S8.2], a chart's mark one of [E8.6], a
+   refusal a line of [E9].
 
    Define before including, everywhere alike (all are off by default)
      DTRAIN_IMPLEMENTATION   this C file holds the implementation
