@@ -14279,7 +14279,7 @@ static int dti_json_wholes(dti_json *j, uint64_t *out, int most) {
    Writing is short. Reading is most of this section, because a file may come from anywhere: all of the header
    is held against the net and against the length of the file first, until every byte behind it belongs to one
    parameter; only then is the net written. A file that is refused has changed nothing. Begin to read at
-   dti_load_bytes. */
+   dti_take_bytes. */
 #ifdef DTI_DECLARE
 /* dt_save: writes the named parameters as a safetensors file: u64 little-endian length of a JSON header,
    the header (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are
@@ -14303,97 +14303,134 @@ static uint64_t dti_get_le(const unsigned char *from, int bytes) {
     return value;
 }
 
+/* A tensor of a file: what its header says of it, and where the numbers are in memory. */
+typedef struct dti_saved {
+    char name[DTI_NAME + 32];
+    const char *type;        /* "F32", "F64", "I64" */
+    int rank;
+    uint64_t shape[DT_MAX_RANK];
+    void *data;              /* NULL: not wanted of a file */
+    bool optional;           /* a file may be without it, and it is not read */
+    bool there;              /* the header has it, and these are its bytes behind the header */
+    uint64_t begin, end;
+} dti_saved;
+
+static int dti_saved_width(const dti_saved *p) { return p->type[1] == '3' ? 4 : 8; }
+static size_t dti_saved_count(const dti_saved *p) {
+    size_t n = 1;
+    for (int d = 0; d < p->rank; ++d) n = dti_times(n, (size_t)p->shape[d]);
+    return n;
+}
+static size_t dti_saved_bytes(const dti_saved *p) {
+    return dti_times(dti_saved_count(p), (size_t)dti_saved_width(p));
+}
+
 /* What PyTorch's batch norm saves beside its tensors: a scalar, "bn.num_batches_tracked", of dtype I64.
    Files that are to load there must have one; nothing here depends on it. They come first in the file,
    where eight bytes are aligned. */
-static bool dti_counter_name(const dt_net *net, int layer, char *name, size_t size) {
-    const dti_layer *l = &net->list.layer[layer];
-    if (l->class->counter) snprintf(name, size, "%s.%s", l->name, l->class->counter);
-    return l->class->counter != NULL;
+static int dti_counter_pieces(const dt_net *net, dti_saved *piece) {
+    int n = 0;
+    for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l) {
+        if (!l->class->counter) continue;
+        dti_saved *p = &piece[n++];
+        *p = (dti_saved){ .type = "I64", .data = (void *)(uintptr_t)&net->followed, .optional = true };
+        snprintf(p->name, sizeof p->name, "%s.%s", l->name, l->class->counter);
+    }
+    return n;
 }
 
-/* Their entries in the header, each with a comma behind it; sets *bytes, which they take. */
-static size_t dti_counters_header(const dt_net *net, char *text, size_t size, size_t *bytes) {
-    size_t used = 0;
-    *bytes = 0;
-    for (int i = 0; i < net->list.layers; ++i) {
-        char name[sizeof *net->param_name], quoted[6 * sizeof name + 3];
-        if (!dti_counter_name(net, i, name, sizeof name)) continue;
-        dti_json_quote(quoted, name);
+/* Of a net: the counters, then the parameters, whose values lie in values. Returns how many: at most
+   dti_most_pieces. */
+static int dti_most_pieces(const dt_net *net) { return net->list.layers + net->params; }
+static int dti_net_pieces(const dt_net *net, float *values, dti_saved *piece) {
+    int n = dti_counter_pieces(net, piece);
+    for (const dt_param *q = net->param; q < net->param + net->params; ++q) {
+        dti_saved *p = &piece[n++];
+        *p = (dti_saved){ .type = "F32", .rank = q->value.rank, .data = values + q->offset };
+        snprintf(p->name, sizeof p->name, "%s", q->name);
+        for (int d = 0; d < p->rank; ++d) p->shape[d] = (uint64_t)q->value.shape[d];
+    }
+    return n;
+}
+
+/* The JSON header: "__metadata__" as it is given, or "", and the pieces end to end; the length it would
+   have if size is too small, as snprintf. */
+static size_t dti_safetensors_header(char *text, size_t size, const char *metadata,
+                                     const dti_saved *piece, int count) {
+    uint64_t begin = 0;
+    size_t used = dti_print(text, size, "{%s", metadata);
+    for (int i = 0; i < count; ++i) {
+        char name[6 * sizeof piece->name + 3], shape[24 * DT_MAX_RANK] = "";
+        const dti_saved *p = &piece[i];
+        const uint64_t end = begin + dti_saved_bytes(p);
+        dti_json_quote(name, p->name);
+        for (int d = 0, at = 0; d < p->rank; ++d)
+            at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%llu", d ? "," : "",
+                           (unsigned long long)p->shape[d]);
         const size_t room = used < size ? size - used : 0;
-        used += (size_t)snprintf(room ? text + used : NULL, room,
-                                 "%s:{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[%zu,%zu]},",
-                                 quoted, *bytes, *bytes + 8);
-        *bytes += 8;
+        used += dti_print(room ? text + used : NULL, room,
+                          "%s%s:{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}",
+                          i > 0 || *metadata ? "," : "", name, p->type, shape,
+                          (unsigned long long)begin, (unsigned long long)end);
+        begin = end;
     }
-    return used;
+    const size_t room = used < size ? size - used : 0;
+    return used + dti_print(room ? text + used : NULL, room, "}");
 }
 
-/* The JSON header; the length it would have if size is too small, as snprintf. */
-static size_t dti_safetensors_header(const dt_net *net, char *text, size_t size, size_t *counters) {
-    size_t used = (size_t)snprintf(text, size, "{");
-    const size_t left = used < size ? size - used : 0;
-    used += dti_counters_header(net, left ? text + used : NULL, left, counters);
-    for (int i = 0; i <= net->params; ++i) {
-        char entry[sizeof *net->param_name * 6 + 256] = "}";
-        if (i < net->params) {
-            const dt_param *p = &net->param[i];
-            const size_t begin = *counters + p->offset * sizeof(float),
-                         end = begin + dt_tensor_count(&p->value) * sizeof(float);
-            char name[6 * sizeof *net->param_name + 3], shape[64] = "";
-            dti_json_quote(name, p->name);
-            for (int d = 0, at = 0; d < p->value.rank; ++d)
-                at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%d", d ? "," : "",
-                               p->value.shape[d]);
-            snprintf(entry, sizeof entry,
-                     "%s:{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", name,
-                     shape, begin, end);
-        }
-        const char *before = i > 0 && i < net->params ? "," : "";
-        const size_t room = used < size ? size - used : 0;
-        used += (size_t)snprintf(room ? text + used : NULL, room, "%s%s", before, entry);
-    }
-    return used;
+/* A number in memory and in a file, where its lowest byte comes first. */
+static void dti_put_number(unsigned char *to, const void *number, int width) {
+    uint64_t wide;
+    uint32_t narrow;
+    if (width == 4) memcpy(&narrow, number, 4), dti_put_le(to, narrow, 4);
+    else memcpy(&wide, number, 8), dti_put_le(to, wide, 8);
 }
 
-static void dti_write_floats(FILE *f, const float *values, size_t n) {
-    unsigned char block[4 * 256];
-    for (size_t at = 0; at < n; at += 256) {
-        size_t count = dti_min_size(256, n - at);
-        for (size_t i = 0; i < count; ++i) {
-            uint32_t bits;
-            memcpy(&bits, &values[at + i], sizeof bits);
-            dti_put_le(block + 4 * i, bits, 4);
-        }
-        fwrite(block, 4, count, f);
+static void dti_get_number(void *number, const unsigned char *from, int width) {
+    const uint64_t wide = dti_get_le(from, width);
+    const uint32_t narrow = (uint32_t)wide;
+    if (width == 4) memcpy(number, &narrow, 4);
+    else memcpy(number, &wide, 8);
+}
+
+/* The file as it will be, the caller's to release. */
+static dt_err dti_safetensors_bytes(const char *metadata, const dti_saved *piece, int count,
+                                    unsigned char **bytes, size_t *size) {
+    const size_t used = dti_safetensors_header(NULL, 0, metadata, piece, count), padded = dti_round_up(used, 8);
+    *size = dti_plus(8, padded);
+    for (int i = 0; i < count; ++i) *size = dti_plus(*size, dti_saved_bytes(&piece[i]));
+    if (!(*bytes = dti_alloc(*size))) return DT_ENOMEM;
+    unsigned char *at = *bytes + 8 + padded;
+    dti_put_le(*bytes, padded, 8);
+    dti_safetensors_header((char *)*bytes + 8, *size - 8, metadata, piece, count);
+    /* the format allows spaces; the numbers start at a multiple of 8 */
+    memset(*bytes + 8 + used, ' ', padded - used);
+    for (int i = 0; i < count; ++i) {
+        const size_t n = dti_saved_count(&piece[i]), width = (size_t)dti_saved_width(&piece[i]);
+        const char *data = piece[i].data;
+        for (size_t k = 0; k < n; ++k, at += width) dti_put_number(at, data + k * width, (int)width);
     }
+    return DT_OK;
+}
+
+static dt_err dti_write_all(const char *path, const unsigned char *bytes, size_t size) {
+    dti_output out;
+    DT_TRY(dti_output_open(&out, path));
+    fwrite(bytes, 1, size, out.file);
+    return dti_output_close(&out); /* knows what failed on the way */
 }
 
 DT_API dt_err dt_save(const dt_net *net, const char *path) {
-    dti_output out;
-    unsigned char length[8];
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(path, "path", DT_EARG);
-    size_t counters;
-    const size_t used = dti_safetensors_header(net, NULL, 0, &counters), padded = dti_round_up(used, 8);
-    char *header = dti_alloc(padded + 1);
-    if (!header) return DT_ENOMEM;
-    dti_safetensors_header(net, header, padded + 1, &counters);
-    /* the format allows spaces; the floats start at a multiple of 8 */
-    memset(header + used, ' ', padded - used);
-    dti_put_le(length, padded, 8);
-    dt_err error = dti_output_open(&out, path);
-    if (error == DT_OK) {
-        fwrite(length, 1, 8, out.file);
-        fwrite(header, 1, padded, out.file);
-        for (unsigned char count[8]; counters > 0; counters -= 8) {
-            dti_put_le(count, (uint64_t)net->followed, 8);
-            fwrite(count, 1, 8, out.file);
-        }
-        dti_write_floats(out.file, net->values, net->count);
-        error = dti_output_close(&out); /* knows what failed on the way */
-    }
-    dti_release(header);
+    unsigned char *bytes = NULL;
+    size_t size;
+    dti_saved *piece = dti_alloc_many((size_t)dti_most_pieces(net), sizeof *piece);
+    if (!piece) return DT_ENOMEM;
+    dt_err error = dti_safetensors_bytes("", piece, dti_net_pieces(net, net->values, piece), &bytes, &size);
+    if (error == DT_OK) error = dti_write_all(path, bytes, size);
+    dti_release(bytes);
+    dti_release(piece);
     return error;
 }
 
@@ -14407,53 +14444,50 @@ static dt_err dti_read_all(const char *path, unsigned char **bytes, size_t *size
     if (error == DT_OK && fread(*bytes, 1, *size, f) != *size) {
         error = dt_fail(DT_EIO, "%s: could not be read to its end", path);
         dti_release(*bytes);
+        *bytes = NULL;
     }
     if (f) fclose(f);
     return error;
 }
 
-/* What the header says of one parameter: bytes begin..end-1 behind it. Before the header said anything,
-   end is 0. */
-typedef struct dti_stretch {
-    uint64_t begin, end;
-    const dt_param *param;   /* NULL: a layer's counter, which is skipped */
-    const char *name;
-} dti_stretch;
-
 static dt_err dti_json_error(const dti_json *j, const char *path) {
     return dt_fail(DT_EDATA, "%s: byte %zu of the header: %s", path, (size_t)(j->at - j->begin), j->why);
 }
 
-/* "__metadata__" is for people: names and texts, which are read as strictly as the rest and then
-   forgotten. */
-static void dti_skip_metadata(dti_json *j) {
-    size_t length;
+/* "__metadata__": names and texts, which are read as strictly as the rest. They become lines "name: text"
+   in lines, which is as large as the header; NULL: they are forgotten. */
+static void dti_read_metadata(dti_json *j, char *lines) {
+    size_t length, used = 0;
+    const size_t size = lines ? (size_t)(j->end - j->begin) : 0;
     dti_json_take(j, '{', "__metadata__ is no object");
-    for (int n = 0; dti_json_more(j, n, '}'); ++n)
-        if (dti_json_name(j, NULL, 0, &length)) dti_json_string(j, NULL, 0, &length);
+    for (int n = 0; dti_json_more(j, n, '}'); ++n) {
+        char *at = lines ? lines + used : NULL;
+        if (!dti_json_name(j, at, size - used, &length)) return;
+        if (lines) memcpy(at + length, ": ", 3), used += length + 2, at += length + 2;
+        if (!dti_json_string(j, at, size - used, &length)) return;
+        if (lines) memcpy(at + length, "\n", 2), used += length + 1;
+    }
 }
 
 /* What an entry says, held against what it is about. */
-static dt_err dti_check_entry(dti_stretch *s, const uint64_t *shape, int rank, const uint64_t *range,
+static dt_err dti_check_entry(dti_saved *p, const uint64_t *shape, int rank, const uint64_t *range,
                               int ends, const char *path) {
-    static const dt_tensor scalar = { NULL, 0, { 0 } };
-    const dt_tensor *want = s->param ? &s->param->value : &scalar;
-    const size_t bytes = s->param ? dt_tensor_count(want) * sizeof(float) : 8;
-    bool same = rank == want->rank;
-    for (int d = 0; same && d < rank; ++d) same = shape[d] == (uint64_t)want->shape[d];
-    if (!same) return dt_fail(DT_EDATA, "%s: %s has another shape than the net's", path, s->name);
+    const size_t bytes = dti_saved_bytes(p);
+    bool same = rank == p->rank;
+    for (int d = 0; same && d < rank; ++d) same = shape[d] == p->shape[d];
+    if (!same) return dt_fail(DT_EDATA, "%s: %s has another shape than the net's", path, p->name);
     if (ends != 2 || range[1] < range[0] || range[1] - range[0] != bytes)
         return dt_fail(DT_EDATA, "%s: the data_offsets of %s do not say where its %zu bytes lie",
-                       path, s->name, bytes);
-    s->begin = range[0], s->end = range[1];
+                       path, p->name, bytes);
+    p->begin = range[0], p->end = range[1];
+    p->there = true;
     return DT_OK;
 }
 
 /* {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}: each once, in any order, and nothing
    else. */
-static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
+static dt_err dti_read_entry(dti_json *j, dti_saved *p, const char *path) {
     static const char *const keys[3] = { "dtype", "shape", "data_offsets" };
-    const char *type = s->param ? "F32" : "I64";
     uint64_t shape[DT_MAX_RANK], range[2] = { 0, 0 };
     char word[16];
     size_t length;
@@ -14464,112 +14498,103 @@ static dt_err dti_read_entry(dti_json *j, dti_stretch *s, const char *path) {
         if (!dti_json_name(j, word, sizeof word, &length)) break;
         for (k = 0; k < 3 && (length >= sizeof word || !dti_json_is(word, length, keys[k]));) ++k;
         if (k == 3 || seen[k]++)
-            return dt_fail(DT_EDATA, "%s: %s has %s %.*s", path, s->name,
+            return dt_fail(DT_EDATA, "%s: %s has %s %.*s", path, p->name,
                            k == 3 ? "a key that the format does not know," : "two keys",
                            dti_json_shown(j, from), from);
         from = dti_json_here(j);
         if (k == 1) rank = dti_json_wholes(j, shape, DT_MAX_RANK);
         else if (k == 2) ends = dti_json_wholes(j, range, 2);
         else if (dti_json_string(j, word, sizeof word, &length) &&
-                 (length != 3 || !dti_json_is(word, 3, type)))
-            return dt_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"%s\"", path, s->name,
-                           dti_json_shown(j, from), from, type);
+                 (length != 3 || !dti_json_is(word, 3, p->type)))
+            return dt_fail(DT_EDATA, "%s: %s is of dtype %.*s, not \"%s\"", path, p->name,
+                           dti_json_shown(j, from), from, p->type);
     }
     if (j->why) return dti_json_error(j, path);
     for (int k = 0; k < 3; ++k)
-        if (!seen[k]) return dt_fail(DT_EDATA, "%s: %s has no \"%s\"", path, s->name, keys[k]);
-    return dti_check_entry(s, shape, rank, range, ends, path);
+        if (!seen[k]) return dt_fail(DT_EDATA, "%s: %s has no \"%s\"", path, p->name, keys[k]);
+    return dti_check_entry(p, shape, rank, range, ends, path);
 }
 
-/* What a file may hold for this net: its parameters, then the counters of its layers. Returns how many. */
-static int dti_list_stretches(const dt_net *net, dti_stretch *stretch,
-                              char (*counter)[sizeof *net->param_name]) {
-    int n = 0;
-    for (; n < net->params; ++n)
-        stretch[n] = (dti_stretch){ .param = &net->param[n], .name = net->param[n].name };
-    for (int i = 0, k = 0; i < net->list.layers; ++i)
-        if (dti_counter_name(net, i, counter[k], sizeof *counter))
-            stretch[n++] = (dti_stretch){ .name = counter[k++] };
-    return n;
-}
-
-/* The header's object: each of the net's parameters once, perhaps the counters, and nothing else but
-   "__metadata__". *count becomes the number of stretches that the file has. */
-static dt_err dti_read_header(dti_json *j, const dt_net *net, dti_stretch *stretch, int *count,
-                              const char *path) {
-    char name[sizeof *net->param_name];
+/* The header's object: each piece once, if it is not optional, and nothing else but "__metadata__". */
+static dt_err dti_read_header(dti_json *j, dti_saved *piece, int count, char *metadata, const char *path) {
+    char name[sizeof piece->name];
     size_t length;
-    bool metadata = false;
+    bool told = false;
     dti_json_take(j, '{', "'{' is missing");
     for (int n = 0; dti_json_more(j, n, '}'); ++n) {
         const char *as_written = dti_json_here(j);
         if (!dti_json_name(j, name, sizeof name, &length)) break;
         const int shown = dti_json_shown(j, as_written);
         int i = 0;
-        while (i < *count && (length >= sizeof name || !dti_json_is(name, length, stretch[i].name))) ++i;
+        while (i < count && (length >= sizeof name || !dti_json_is(name, length, piece[i].name))) ++i;
         const bool about = length == 12 && dti_json_is(name, length, "__metadata__");
-        if (!about && i == *count)
+        if (!about && i == count)
             return dt_fail(DT_EDATA, "%s: holds %.*s, which the net does not have", path, shown, as_written);
-        if (about ? metadata : stretch[i].end > 0)
+        if (about ? told : piece[i].there)
             return dt_fail(DT_EDATA, "%s: holds %.*s twice", path, shown, as_written);
-        if (about) { metadata = true; dti_skip_metadata(j); }
-        else DT_TRY(dti_read_entry(j, &stretch[i], path));
+        if (about) { told = true; dti_read_metadata(j, metadata); }
+        else DT_TRY(dti_read_entry(j, &piece[i], path));
     }
     if (!j->why && dti_json_peek(j)) dti_json_fail(j, "something stands behind the last '}'");
     if (!j->why && j->at < j->end) dti_json_fail(j, "a NUL byte");
     if (j->why) return dti_json_error(j, path);
-    int there = 0;
-    for (int i = 0; i < *count; ++i) {
-        if (stretch[i].end > 0) stretch[there++] = stretch[i];
-        else if (stretch[i].param)
-            return dt_fail(DT_EDATA, "%s: has no %s", path, stretch[i].name);
-    }
-    *count = there;
+    for (int i = 0; i < count; ++i)
+        if (!piece[i].there && !piece[i].optional)
+            return dt_fail(DT_EDATA, "%s: has no %s", path, piece[i].name);
     return DT_OK;
 }
 
+/* Those that are not there come last. */
 static int dti_by_begin(const void *a, const void *b) {
-    const uint64_t x = ((const dti_stretch *)a)->begin, y = ((const dti_stretch *)b)->begin;
-    return (x > y) - (x < y);
+    const dti_saved *p = a, *q = b;
+    if (p->there != q->there) return q->there - p->there;
+    return (p->begin > q->begin) - (p->begin < q->begin);
 }
 
-/* The stretches, in order, must lie end to end and fill the file: then every byte is one parameter's, and
-   none is two's. */
-static dt_err dti_check_stretches(dti_stretch *stretch, int count, size_t size, const char *path) {
+/* The pieces, in order, must lie end to end and fill the file: then every byte is one piece's, and none is
+   two's. */
+static dt_err dti_check_stretches(dti_saved *piece, int count, size_t size, const char *path) {
     uint64_t at = 0;
-    qsort(stretch, (size_t)count, sizeof *stretch, dti_by_begin);
-    for (int i = 0; i < count; at = stretch[i++].end)
-        if (stretch[i].begin != at)
+    qsort(piece, (size_t)count, sizeof *piece, dti_by_begin);
+    for (int i = 0; i < count && piece[i].there; at = piece[i++].end)
+        if (piece[i].begin != at)
             return dt_fail(DT_EDATA, "%s: %s begins at byte %llu of the data, where the one before "
-                           "it ends at %llu: %s", path, stretch[i].name,
-                           (unsigned long long)stretch[i].begin, (unsigned long long)at,
-                           stretch[i].begin > at ? "a hole" : "they overlap");
+                           "it ends at %llu: %s", path, piece[i].name,
+                           (unsigned long long)piece[i].begin, (unsigned long long)at,
+                           piece[i].begin > at ? "a hole" : "they overlap");
     if (at != size)
         return dt_fail(DT_EDATA, "%s: the parameters take %llu bytes, but %zu stand behind the header", path,
                        (unsigned long long)at, size);
     return DT_OK;
 }
 
-static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size, const char *path) {
+/* A file of these pieces, in memory. All of it is checked before the first number is taken. */
+static dt_err dti_take_bytes(const unsigned char *bytes, size_t size, dti_saved *piece, int count,
+                             char *metadata, const char *path) {
     const uint64_t length = size >= 8 ? dti_get_le(bytes, 8) : 0;
     if (size < 8 || length < 2 || length > size - 8 || bytes[8] != '{')
         return dt_fail(DT_EDATA, "%s: is not a safetensors file (%zu bytes)", path, size);
     const unsigned char *data = bytes + 8 + length;
     const char *text = (const char *)bytes + 8;
     dti_json json = { text, text, text + length, NULL };
-    dti_stretch stretch[(DTI_SLOTS + 1) * DTI_MAX_LAYERS];
-    char counter[DTI_MAX_LAYERS][sizeof *net->param_name];
-    int count = dti_list_stretches(net, stretch, counter);
-    DT_TRY(dti_read_header(&json, net, stretch, &count, path));
-    DT_TRY(dti_check_stretches(stretch, count, size - 8 - (size_t)length, path));
-    for (int i = 0; i < count; ++i) {           /* all is well: only now the net is written */
-        const dt_param *p = stretch[i].param;
-        for (size_t k = 0, n = p ? dt_tensor_count(&p->value) : 0; k < n; ++k) {
-            const uint32_t bits = (uint32_t)dti_get_le(data + stretch[i].begin + 4 * k, 4);
-            memcpy(&p->value.data[k], &bits, sizeof bits);
-        }
+    DT_TRY(dti_read_header(&json, piece, count, metadata, path));
+    DT_TRY(dti_check_stretches(piece, count, size - 8 - (size_t)length, path));
+    for (int i = 0; i < count && piece[i].there; ++i) {
+        const size_t n = piece[i].optional || !piece[i].data ? 0 : dti_saved_count(&piece[i]),
+                     width = (size_t)dti_saved_width(&piece[i]);
+        for (size_t k = 0; k < n; ++k)
+            dti_get_number((char *)piece[i].data + k * width, data + piece[i].begin + k * width, (int)width);
     }
     return DT_OK;
+}
+
+static dt_err dti_load_bytes(dt_net *net, const unsigned char *bytes, size_t size, const char *path) {
+    dti_saved *piece = dti_alloc_many((size_t)dti_most_pieces(net), sizeof *piece);
+    if (!piece) return DT_ENOMEM;
+    const int count = dti_net_pieces(net, net->values, piece);
+    const dt_err error = dti_take_bytes(bytes, size, piece, count, NULL, path);
+    dti_release(piece);
+    return error;
 }
 
 DT_API dt_err dt_load(dt_net *net, const char *path) {
