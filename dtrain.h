@@ -552,6 +552,12 @@ static void dti_beats_start(dt_comm *c);  /* several hosts: they hear from each 
 DT_API void dt_trace(dt_comm *comm, const char *name, double start, double end);
 static void dti_trace_add(dt_comm *c, const char *name, double start, double end);
 
+/* ---- E6, checkpoints [E6.7]. Before the first step: goes to where a checkpoint stands, if the run
+   begins with one. Behind each step: writes one, if it is due. */
+struct dti_training;
+static dt_err dti_resume(struct dti_training *run);
+static dt_err dti_keep_place(struct dti_training *run);
+
 /* ---- E6, files. An output is written beside its place, and takes it when it is whole. */
 enum { DTI_PATH_MAX = 1024 };
 typedef struct dti_output {
@@ -1980,6 +1986,7 @@ typedef enum dti_scope {
 typedef struct dti_layer_class {
     const char *name;
     size_t own;              /* bytes of what a layer of this class keeps of its description */
+    size_t said;             /* at their start those that say what it computes: 4-byte numbers */
     /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters
        (dti_parameter). */
     dt_err (*shape)(dti_layer *l, const void *desc);
@@ -2358,7 +2365,7 @@ static void dti_conv2d_backward_data(const dti_op *op, const dti_pass *run, int 
 }
 
 static const dti_layer_class dti_conv2d_class = {
-    .name = "conv2d", .own = sizeof(dti_conv2d), .shape = dti_conv2d_shape,
+    .name = "conv2d", .own = sizeof(dti_conv2d), .said = sizeof(dti_conv), .shape = dti_conv2d_shape,
     .needs = dti_conv2d_needs, .reads = DTI_READS_X, .macs = dti_conv2d_macs,
     .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
     .backward_data = dti_conv2d_backward_data
@@ -2422,7 +2429,7 @@ static void dti_maxpool2d_backward(const dti_op *op, const dti_pass *run, int g)
 }
 
 static const dti_layer_class dti_maxpool2d_class = {
-    .name = "maxpool2d", .own = sizeof(int), .shape = dti_maxpool2d_shape,
+    .name = "maxpool2d", .own = sizeof(int), .said = sizeof(int), .shape = dti_maxpool2d_shape,
     .needs = dti_maxpool2d_needs, .forward = dti_maxpool2d_forward,
     .backward = dti_maxpool2d_backward
 };
@@ -2583,12 +2590,13 @@ static void dti_dropout_backward(const dti_op *op, const dti_pass *run, int g) {
 }
 
 static const dti_layer_class dti_dropout_class = {
-    .name = "dropout", .own = sizeof(dti_dropout), .shape = dti_dropout_shape,
+    .name = "dropout", .own = sizeof(dti_dropout), .said = sizeof(float), .shape = dti_dropout_shape,
     .needs = dti_dropout_needs, .in_place = true, .keeps_sign = true,
     .forward = dti_dropout_forward, .backward = dti_dropout_backward
 },
     dti_dropout2d_class = {
-        .name = "dropout2d", .own = sizeof(dti_dropout), .shape = dti_dropout2d_shape,
+        .name = "dropout2d", .own = sizeof(dti_dropout), .said = sizeof(float),
+        .shape = dti_dropout2d_shape,
         .needs = dti_dropout_needs, .in_place = true, .keeps_sign = true,
         .forward = dti_dropout_forward, .backward = dti_dropout_backward
     };
@@ -2831,7 +2839,8 @@ static void dti_avgpool2d_backward(const dti_op *op, const dti_pass *run, int g)
 }
 
 static const dti_layer_class dti_avgpool2d_class = {
-    .name = "avgpool2d", .own = sizeof(dti_avgpool2d), .shape = dti_avgpool2d_shape,
+    .name = "avgpool2d", .own = sizeof(dti_avgpool2d), .said = sizeof(dti_avgpool2d),
+    .shape = dti_avgpool2d_shape,
     .forward = dti_avgpool2d_forward, .backward = dti_avgpool2d_backward
 };
 
@@ -3324,7 +3333,8 @@ static void dti_batchnorm_backward_data(const dti_op *op, const dti_pass *run, i
 }
 
 static const dti_layer_class dti_batchnorm_class = {
-    .name = "batchnorm2d", .own = sizeof(dti_batchnorm), .shape = dti_batchnorm_shape,
+    .name = "batchnorm2d", .own = sizeof(dti_batchnorm), .said = sizeof(dti_batchnorm),
+    .shape = dti_batchnorm_shape,
     .needs = dti_batchnorm_needs, .reads = DTI_READS_X, .forward = dti_batchnorm_forward,
     .backward = dti_batchnorm_backward, .backward_data = dti_batchnorm_backward_data,
     .counter = "num_batches_tracked"
@@ -4885,18 +4895,6 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
     return twin;
 }
 
-/* Of all that makes two optimizers take the same steps. */
-static uint64_t dti_optimizer_hash(const dt_optimizer *opt) {
-    uint64_t hash = dt_hash(opt->setting, sizeof opt->setting, 0);
-    hash = dt_hash(&opt->lr, sizeof opt->lr, hash);
-    hash = dt_hash(&opt->most, sizeof opt->most, hash);
-    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
-        const float numbers[] = { p->decay, p->factor, p->frozen };
-        hash = dt_hash(numbers, sizeof numbers, hash);
-    }
-    return dt_hash(opt->class->name, strlen(opt->class->name), hash);
-}
-
 DT_API void dt_optimizer_reset(dt_optimizer *opt) {
     DTI_NEED(opt, "opt", );
     for (int i = 0; i < opt->class->states; ++i)
@@ -6067,7 +6065,20 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
    when it takes effect, at a moment at which all ranks that meet have heard of it.
 
        on_step says false  ->  run->wish  ->  travels with the next sum  ->  run->stop, on all ranks
- */
+
+   A run of hours is to survive its machine. On what does its next step depend? On the parameters,
+   and what batch norm has saved; on the optimizer's vectors and its count of steps; on the units of
+   exact sums [S8.5]; and on where the run stands: epoch, step, the epoch's score so far, for how
+   many epochs the target has been met. Not on the images' order, dropout or augmentation, which
+   are functions of (seed, epoch, image) [S2]: the sampler counts its way back to a step. And, where
+   the ranks take each step together and their sums are exact, not on how many they are. So these
+   few vectors and numbers are a checkpoint, and a run that goes on from it, at whatever step and on
+   whatever ranks, ends in the bits in which it would have ended.
+
+   A checkpoint stands between two steps. Behind an epoch's last step, what ends the epoch is still
+   to come; a run that goes on from there begins with that. Under PSGD each rank is elsewhere: the
+   file holds them all, and only as many ranks can go on. Hogwild's workers never meet, and have
+   none. */
 #ifdef DTI_DECLARE
 /* What a trainer tells after every step (on every rank). */
 typedef struct dt_progress {
@@ -6079,6 +6090,9 @@ typedef struct dt_progress {
     dt_score score;
     bool epoch_ended;
     float lr;                  /* of this step */
+    /* why the checkpoint behind the step before could not be written (rank 0); NULL: it was, or none
+       was due. Training goes on */
+    const char *complaint;
 } dt_progress;
 
 typedef struct dt_train_desc {
@@ -6109,6 +6123,12 @@ typedef struct dt_train_desc {
     const dt_dataset *validation;
     float target;
     uint32_t patience;
+    /* not Hogwild. The file that rank 0 writes behind every so many steps (0: behind each epoch) and
+       where training ends; and the one to go on from, which may be the same, made with the same
+       settings but for epochs, algorithm, bucket_bytes and check_every, and under dt_train_sync the
+       number of ranks. NULL: none. DT_EDATA says why a file is refused */
+    const char *checkpoint, *resume;
+    uint32_t checkpoint_every;
     /* false asks to stop; NULL is allowed */
     bool (*on_step)(const dt_progress *progress, void *user);
     void *user;
@@ -6131,6 +6151,10 @@ typedef struct dt_train_result {
     uint64_t retaken;          /* steps taken again with other units [S8.5], by all workers */
     dt_score validation;       /* of the last epoch */
     uint32_t reached;          /* how many of the last epochs, in a row, were at the target */
+    uint64_t resumed;          /* steps that desc->resume had done */
+    int resumed_epochs;        /* that its run was to have; desc->epochs may say another number */
+    uint32_t checkpoints;      /* written (rank 0) */
+    char complaint[256];       /* why the last one could not be written; "" if it was */
 } dt_train_result;
 #endif
 
@@ -6141,6 +6165,8 @@ typedef struct dti_training dti_training;
 typedef struct dti_method {
     /* ranks begin and end each epoch together, and it took as long as the slowest one */
     bool meets;
+    bool apart;                /* each rank has values of its own */
+    const char *name;          /* as a checkpoint has it */
     /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided
        that training ends. */
     dt_err (*step)(dti_training *run, const dt_batch *batch);
@@ -6166,7 +6192,9 @@ struct dti_training {
     bool wish, stop;           /* on_step has asked to stop; training does */
     float lr;                  /* scaled; what the schedule begins with */
     bool again;                /* this step is taken a second time, with other units */
-    uint64_t retaken;          /* such steps before this training */
+    int64_t retaken;           /* what the net had counted of them, less this training's */
+    double spent;              /* seconds of this epoch before a resume, then 0 */
+    double begun;              /* when the epoch would have begun without a pause */
 };
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) {
@@ -6185,7 +6213,8 @@ static dt_err dti_gradient(dt_net *net, const dt_batch *batch) {
 static dt_err dti_run_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     if (run->method->meets) DT_TRY(dt_barrier(run->comm));
-    const double start = dt_now(), before = run->result->seconds;
+    const double start = run->begun = dt_now() - run->spent, before = run->result->seconds;
+    run->spent = 0.0;
     while (p->step < p->steps && !run->stop) {
         dt_batch batch;
         const bool mine = dt_batches_next(&run->it, &batch);
@@ -6202,6 +6231,7 @@ static dt_err dti_run_epoch(dti_training *run) {
         p->epoch_ended = p->step == p->steps;
         if (!dti_tell(run->d, p)) run->wish = true;
         if (run->wish) run->method->wished(run);
+        if (run->d->checkpoint) DT_TRY(dti_keep_place(run));
     }
     if (run->method->epoch_end) DT_TRY(run->method->epoch_end(run));
     double end[2] = { dt_now() - start, run->stop };
@@ -6234,17 +6264,20 @@ static dt_err dti_good_enough(dti_training *run) {
    middle has one, too. */
 static dt_err dti_run_each_epoch(dti_training *run) {
     dt_progress *p = &run->p;
-    run->retaken = run->net->retaken;
-    for (p->epoch = 0; p->epoch < run->d->epochs && !run->stop; ++p->epoch) {
+    dt_batch done;
+    run->retaken = (int64_t)run->net->retaken;
+    if (run->d->checkpoint || run->d->resume) DT_TRY(dti_resume(run));
+    for (; p->epoch < run->d->epochs && !run->stop; ++p->epoch) {
         dt_batches_begin(&run->it, (uint32_t)p->epoch);
-        p->step = 0;
-        p->score = (dt_score){ 0, 0, 0 };
+        for (uint32_t k = 0; k < p->step; ++k) (void)dt_batches_next(&run->it, &done);
         DT_TRY(dti_run_epoch(run));
         DT_TRY(dti_good_enough(run));
         run->result->score = p->score;
         run->result->samples = p->samples;
         run->result->stopped = run->stop;
-        run->result->retaken = run->net->retaken - run->retaken;
+        run->result->retaken = (uint64_t)((int64_t)run->net->retaken - run->retaken);
+        p->step = 0;
+        p->score = (dt_score){ 0, 0, 0 };
     }
     return DT_OK;
 }
@@ -6399,7 +6432,7 @@ static dt_err dti_sync_judge(dti_training *run, dt_score *score) {
     return data ? dt_evaluate(run->net, data, run->comm, score) : DT_OK;
 }
 
-static const dti_method dti_sync = { .meets = true, .step = dti_sync_step,
+static const dti_method dti_sync = { .name = "sync", .meets = true, .step = dti_sync_step,
                                      .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end,
                                      .judge = dti_sync_judge };
 
@@ -6519,8 +6552,8 @@ static void dti_share_end(dti_training *run, uint32_t *index) {
     dti_release(index);
 }
 
-/* A wish to stop is heard by the others at the next average; where there is none, each rank ends by
-   itself, and the others at the end of the epoch. */
+/* A wish to stop is heard by the others at the next average or checkpoint; where there is neither,
+   each rank ends by itself, and the others at the end of the epoch. */
 static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
     const uint32_t every = run->d->average_every;
     if (batch) { /* a share may be one step shorter than the longest */
@@ -6534,7 +6567,9 @@ static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
                : DT_OK;
 }
 
-static void dti_psgd_wished(dti_training *run) { run->stop = run->stop || !run->d->average_every; }
+static void dti_psgd_wished(dti_training *run) {
+    run->stop = run->stop || !(run->d->average_every || run->d->checkpoint);
+}
 
 /* Of all ranks together. */
 static dt_err dti_psgd_sum(dt_comm *comm, dt_score *score) {
@@ -6556,9 +6591,9 @@ static dt_err dti_psgd_judge(dti_training *run, dt_score *score) {
     return error;
 }
 
-static const dti_method dti_psgd = {
-    .meets = true, .step = dti_psgd_step, .wished = dti_psgd_wished, .judge = dti_psgd_judge
-};
+static const dti_method dti_psgd = { .name = "psgd", .meets = true, .apart = true,
+                                     .step = dti_psgd_step, .wished = dti_psgd_wished,
+                                     .judge = dti_psgd_judge };
 
 /* The last average, and what all ranks have done together. */
 static dt_err dti_psgd_end(dti_training *run) {
@@ -6867,8 +6902,9 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_alone(__func__, net, workers));
     DT_TRY(dti_check_enum("Hogwild", "way to share", sharing, DT_SHARE_AVERAGED + 1u));
-    if (d->validation || d->target > 0.0f)
-        return dt_fail(DT_EARG, "Hogwild: no validation and no target; its workers do not meet");
+    if (d->validation || d->target > 0.0f || d->checkpoint || d->resume)
+        return dt_fail(DT_EARG, "Hogwild: no validation, no target and no checkpoints; its workers "
+                                "do not meet");
     if (workers < 1 || workers > 1024)
         return dt_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
     if (d->batch > (uint32_t)net->max_groups * DT_LANES)
@@ -14396,7 +14432,8 @@ static void dti_get_number(void *number, const unsigned char *from, int width) {
 /* The file as it will be, the caller's to release. */
 static dt_err dti_safetensors_bytes(const char *metadata, const dti_saved *piece, int count,
                                     unsigned char **bytes, size_t *size) {
-    const size_t used = dti_safetensors_header(NULL, 0, metadata, piece, count), padded = dti_round_up(used, 8);
+    const size_t used = dti_safetensors_header(NULL, 0, metadata, piece, count),
+                 padded = dti_round_up(used, 8);
     *size = dti_plus(8, padded);
     for (int i = 0; i < count; ++i) *size = dti_plus(*size, dti_saved_bytes(&piece[i]));
     if (!(*bytes = dti_alloc(*size))) return DT_ENOMEM;
@@ -15179,6 +15216,618 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
         return dt_fail(DT_EARG, "\"%.40s\" is not a number such as 0.01", text);
     *value = read;
     return DT_OK;
+}
+#endif
+
+/* ==== [E6.7] Checkpoints ==================================================
+
+   All that the next step depends on [S11.2], as a safetensors file: whoever reads those can open the weights
+   of a run that is still going on, under their usual names, and the reader of [E6.3] believes nothing
+   already. Beside the parameters it holds
+
+       __metadata__        "dtrain.checkpoint": a hash of the whole file, taken with zeros in its place; then
+                           a setting each, "batch": "64", or a hash of what would be long
+       dtrain.whole        I64: epoch, step, scores, counts
+       dtrain.real         F64: the optimizer's few numbers, seconds
+       dtrain.units        F32: of exact sums, one a parameter
+       dtrain.optimizer    F32: its vectors, one behind the other
+       dtrain.rank1.whole ...  under PSGD the same of the other ranks, and dtrain.rank1.values
+
+   Any flipped bit or missing byte shows in the hash. The other checks are for files whose hash is right: of
+   another net, other settings, another program. They are refused by name. Everything is checked in memory of
+   its own before the net or the optimizer is touched. Rank 0 reads the file and hands its bytes on, so hosts
+   need no folder in common, and all ranks come to the same verdict. */
+#ifdef DTI_DECLARE
+/* For loops of one's own (trainers do it by themselves: .checkpoint and .resume of dt_train_desc). Before a
+   load net, opt, it and settings are filled in. */
+typedef struct dt_checkpoint {
+    dt_net *net;
+    dt_optimizer *opt;
+    dt_batches *it;          /* which images; its place in the epoch */
+    /* lines "name: value" that a run and its checkpoint must have in common, beside what net, optimizer and
+       batches say; NULL: none */
+    const char *settings;
+    uint32_t epoch, step;    /* where the loop stands: so many steps of this epoch are done */
+    dt_score score;          /* of the epoch so far */
+    double own[8];           /* whatever else it adds up or counts */
+} dt_checkpoint;
+
+/* dt_checkpoint_save: called between two steps by one rank; all have the same to tell. Written as [E6.1]
+   says: there is the old file or the new one. DT_EARG, DT_ENOMEM, DT_EIO. */
+DT_API dt_err dt_checkpoint_save(const dt_checkpoint *c, const char *path);
+/* dt_checkpoint_load: called by all ranks of comm (NULL: this process alone), of which rank 0 reads the file.
+   Net and optimizer, with its learning rate, become what they were, `it` goes to the step that follows, and
+   epoch, step, score and own are set. The number of ranks may be another one, but where the result depends
+   on it: float sums, batch norm over a rank. DT_EDATA says what is wrong with a file; after an error nothing
+   has changed. */
+DT_API dt_err dt_checkpoint_load(dt_checkpoint *c, dt_comm *comm, const char *path);
+#endif
+
+#ifdef DTI_IMPLEMENT
+/* Settings as lines "name: value", as snprintf: of the net and its optimizer, but for the learning rate. A
+   value that begins with # is a hash. */
+static uint64_t dti_layers_hash(const dt_net *net) {
+    uint64_t hash = dti_hash_numbers(net->list.input, sizeof net->list.input, sizeof(int), 0);
+    for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l) {
+        const int places[] = { l->x, l->with, l->in[0], l->in[1], l->in[2], l->out[0], l->out[1], l->out[2] };
+        hash = dt_hash(l->class->name, strlen(l->class->name), dt_hash(l->name, strlen(l->name), hash));
+        hash = dti_hash_numbers(places, sizeof places, sizeof *places, hash);
+        hash = dti_hash_numbers(l->own, l->class->said, 4, hash);
+        for (const dti_slot *s = l->slot; s < l->slot + l->slots; ++s)
+            hash = dti_hash_numbers(&s->follow, sizeof s->follow, sizeof s->follow, hash);
+    }
+    return hash;
+}
+
+static size_t dti_net_settings(char *text, size_t size, const dt_net *net, const dt_optimizer *opt) {
+    uint64_t groups = 0;
+    for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
+        const float numbers[] = { p->decay, p->factor, p->frozen };
+        groups = dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, groups);
+    }
+    const float *set = opt->setting;
+    return dti_print(text, size,
+                     "arithmetic: #%016llx\nlayers: #%016llx\nloss: %s\nseed of the net: %llu\nsums: %s\n"
+                     "unit of the sums: %g\nconvolutions: %s\noptimizer: %s\n"
+                     "settings of the optimizer: %.9g %.9g %.9g %.9g\nclipping: %.9g\n"
+                     "parameter groups: #%016llx\n",
+                     (unsigned long long)dti_arithmetic_hash(), (unsigned long long)dti_layers_hash(net),
+                     net->loss->name, (unsigned long long)net->desc.seed,
+                     net->desc.float_sums ? "float" : "exact",
+                     (double)net->desc.unit, net->desc.direct ? "direct" : "Winograd's where they pay",
+                     opt->class->name, (double)set[0], (double)set[1], (double)set[2], (double)set[3],
+                     (double)opt->most, (unsigned long long)groups);
+}
+
+static uint64_t dti_augment_hash(const dt_augment *a) {
+    if (!a) return 0;
+    const float numbers[] = { a->flip, a->rotate, a->scale_low, a->scale_high, a->shear, a->brightness,
+                              a->contrast, a->saturation };
+    return dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, a->seed);
+}
+
+/* Of a training; lr: with which its schedule begins. */
+static size_t dti_train_settings(char *text, size_t size, const dt_train_desc *d, float lr) {
+    return dti_print(text, size,
+                     "learning rate: %.9g\nschedule: #%016llx\nbatch: %u\nseed: %llu\ndata: #%016llx\n"
+                     "augmentation: #%016llx\naverage every: %u\nvalidation: #%016llx\ntarget: %.9g\n"
+                     "patience: %u\n",
+                     (double)lr, (unsigned long long)dti_schedule_hash(d->schedule, 0), (unsigned)d->batch,
+                     (unsigned long long)d->seed, (unsigned long long)dti_data_hash(d->data),
+                     (unsigned long long)dti_augment_hash(d->augment), (unsigned)d->average_every,
+                     (unsigned long long)(d->validation ? dti_data_hash(d->validation) : 0),
+                     (double)d->target, (unsigned)d->patience);
+}
+
+enum {
+    DTI_KEPT_EPOCH, DTI_KEPT_STEP, DTI_KEPT_EPOCHS, DTI_KEPT_STEPPED, DTI_KEPT_FOLLOWED, DTI_KEPT_RETAKEN,
+    DTI_KEPT_SAMPLES, DTI_KEPT_REACHED,
+    DTI_KEPT_SCORE, DTI_KEPT_LAST = DTI_KEPT_SCORE + 3, DTI_KEPT_VALIDATION = DTI_KEPT_LAST + 3,
+    DTI_KEPT_WHOLES = DTI_KEPT_VALIDATION + 3
+};
+enum {
+    DTI_KEPT_POWER, DTI_KEPT_LR = DTI_KEPT_POWER + DTI_STATES, DTI_KEPT_SECONDS, DTI_KEPT_SPENT, DTI_KEPT_OWN,
+    DTI_KEPT_EPOCH_SECONDS = DTI_KEPT_OWN + 8,
+    DTI_KEPT_SECOND = DTI_KEPT_EPOCH_SECONDS + DT_MAX_EPOCHS_KEPT   /* NovoGrad's v, one a part */
+};
+
+/* What one rank has to keep, in one block, which can be sent. */
+typedef struct dti_kept {
+    size_t reals, units, states, count, bytes;
+    int64_t *whole;          /* [DTI_KEPT_WHOLES], the block's beginning */
+    double *real;
+    float *unit, *state, *value;
+} dti_kept;
+
+/* The block's parts; block NULL: only how large it is. */
+static dti_kept dti_kept_of(const dt_net *net, const dt_optimizer *opt, void *block) {
+    dti_kept k = { .reals = DTI_KEPT_SECOND + (size_t)opt->parts, .units = (size_t)net->params,
+                   .states = dti_times((size_t)opt->class->states, opt->count), .count = net->count };
+    const size_t front = DTI_KEPT_WHOLES * sizeof *k.whole + k.reals * sizeof *k.real;
+    k.bytes = dti_plus(front, dti_times(dti_plus(dti_plus(k.units, k.states), k.count), sizeof *k.unit));
+    k.bytes = dti_round_up(k.bytes, 8);
+    if (!block) return k;
+    k.whole = block;
+    k.real = (double *)(void *)(k.whole + DTI_KEPT_WHOLES);
+    k.unit = (float *)(void *)(k.real + k.reals);
+    k.state = k.unit + k.units;
+    k.value = k.state + k.states;
+    return k;
+}
+
+static void dti_put_score(int64_t *to, const dt_score *s) {
+    to[0] = s->loss_fixed, to[1] = s->correct, to[2] = s->count;
+}
+static dt_score dti_get_score(const int64_t *from) { return (dt_score){ from[0], from[1], from[2] }; }
+
+/* Net and optimizer into the block, and back. */
+static void dti_keep_vectors(dti_kept *k, const dt_net *net, const dt_optimizer *opt) {
+    k->whole[DTI_KEPT_STEPPED] = opt->steps;
+    k->whole[DTI_KEPT_FOLLOWED] = net->followed;
+    memcpy(k->real + DTI_KEPT_POWER, opt->power, sizeof opt->power);
+    k->real[DTI_KEPT_LR] = (double)opt->lr;
+    for (int i = 0; i < opt->parts; ++i) k->real[DTI_KEPT_SECOND + i] = opt->part[i].second;
+    memcpy(k->unit, net->next_unit, k->units * sizeof *k->unit);
+    for (int i = 0; i < opt->class->states; ++i)
+        memcpy(k->state + (size_t)i * opt->count, opt->state[i], opt->count * sizeof(float));
+    memcpy(k->value, net->values, k->count * sizeof *k->value);
+}
+
+static void dti_give_vectors(const dti_kept *k, dt_net *net, dt_optimizer *opt) {
+    opt->steps = k->whole[DTI_KEPT_STEPPED];
+    net->followed = k->whole[DTI_KEPT_FOLLOWED];
+    net->loaded = net->forwarded = net->masked = net->fresh = false;
+    memcpy(opt->power, k->real + DTI_KEPT_POWER, sizeof opt->power);
+    opt->lr = (float)k->real[DTI_KEPT_LR];
+    for (int i = 0; i < opt->parts; ++i) opt->part[i].second = k->real[DTI_KEPT_SECOND + i];
+    memcpy(net->next_unit, k->unit, k->units * sizeof *k->unit);
+    for (int i = 0; i < opt->class->states; ++i)
+        memcpy(opt->state[i], k->state + (size_t)i * opt->count, opt->count * sizeof(float));
+    memcpy(net->values, k->value, k->count * sizeof *k->value);
+}
+
+/* Numbers that no training could have: the hash is right, so another program wrote them. */
+static dt_err dti_check_kept(const dti_kept *k, const char *path) {
+    for (int i = 0; i < DTI_KEPT_WHOLES; ++i)
+        if (k->whole[i] < 0)
+            return dt_fail(DT_EDATA, "%s: dtrain.whole[%d] is %lld", path, i, (long long)k->whole[i]);
+    for (size_t i = 0; i < k->reals; ++i)
+        if (!(fabs(k->real[i]) <= DBL_MAX))
+            return dt_fail(DT_EDATA, "%s: dtrain.real[%zu] is %g", path, i, k->real[i]);
+    if (!(k->real[DTI_KEPT_LR] > 0.0 && k->real[DTI_KEPT_LR] <= (double)FLT_MAX))
+        return dt_fail(DT_EDATA, "%s: the learning rate is %g", path, k->real[DTI_KEPT_LR]);
+    for (size_t i = 0; i < k->units; ++i)
+        if (dti_check_unit(path, k->unit[i]) != DT_OK) return DT_EDATA;
+    return DT_OK;
+}
+
+/* The tensors of one rank's block. */
+static dti_saved dti_row_of(int rank, const char *what, const char *type, size_t n, void *data) {
+    dti_saved p = { .type = type, .rank = 1, .shape = { n }, .data = data };
+    if (rank == 0) snprintf(p.name, sizeof p.name, "dtrain.%s", what);
+    else snprintf(p.name, sizeof p.name, "dtrain.rank%d.%s", rank, what);
+    return p;
+}
+
+static int dti_kept_pieces(const dt_net *net, int rank, const dti_kept *k, dti_saved *piece) {
+    int n = 0;
+    piece[n++] = dti_row_of(rank, "whole", "I64", DTI_KEPT_WHOLES, k->whole);
+    piece[n++] = dti_row_of(rank, "real", "F64", k->reals, k->real);
+    piece[n++] = dti_row_of(rank, "units", "F32", k->units, k->unit);
+    piece[n++] = dti_row_of(rank, "optimizer", "F32", k->states, k->state);
+    if (rank > 0) piece[n++] = dti_row_of(rank, "values", "F32", k->count, k->value);
+    else n += dti_net_pieces(net, k->value, piece + n);
+    return n;
+}
+
+/* A checkpoint in hand: of all its ranks, whose blocks lie one behind the other, or of one. */
+typedef struct dti_file {
+    const dt_net *net;
+    const dt_optimizer *opt;
+    const char *path;
+    char *settings;          /* as lines */
+    int ranks;
+    char *blocks;            /* [ranks][bytes] */
+    size_t bytes;
+    dti_saved *piece;        /* [most], and as many to put in order */
+    size_t most;
+    int pieces;
+} dti_file;
+
+static dt_err dti_file_begin(dti_file *f, int ranks) {
+    f->ranks = ranks;
+    f->bytes = dti_kept_of(f->net, f->opt, NULL).bytes;
+    f->blocks = dti_alloc_many((size_t)ranks, f->bytes);
+    f->most = 5 * (size_t)ranks + (size_t)dti_most_pieces(f->net);
+    f->piece = dti_alloc_many(f->most, 2 * sizeof *f->piece);
+    return f->blocks && f->piece ? DT_OK : DT_ENOMEM;
+}
+
+static void dti_file_end(dti_file *f) {
+    dti_release(f->settings);
+    dti_release(f->blocks);
+    dti_release(f->piece);
+}
+
+static dti_kept dti_file_kept(const dti_file *f, int rank) {
+    return dti_kept_of(f->net, f->opt, f->blocks + (size_t)rank * f->bytes);
+}
+
+/* Numbers of eight bytes come first, where they are aligned. */
+static void dti_file_pieces(dti_file *f) {
+    dti_saved *all = f->piece + f->most;
+    int count = 0;
+    for (int r = 0; r < f->ranks; ++r) {
+        const dti_kept k = dti_file_kept(f, r);
+        count += dti_kept_pieces(f->net, r, &k, all + count);
+    }
+    f->pieces = 0;
+    for (int width = 8; width >= 4; width -= 4)
+        for (int i = 0; i < count; ++i)
+            if (dti_saved_width(&all[i]) == width) f->piece[f->pieces++] = all[i];
+}
+
+/* The header of a checkpoint begins with this, its hash, and a quotation mark. */
+static const char dti_checkpoint_mark[] = "{\"__metadata__\":{\"dtrain.checkpoint\":\"";
+enum { DTI_MARK = sizeof dti_checkpoint_mark - 1, DTI_MARK_HASH = 8 + DTI_MARK };
+
+static uint64_t dti_file_hash(const unsigned char *bytes, size_t size) {
+    const size_t behind = DTI_MARK_HASH + 16;
+    return dt_hash(bytes + behind, size - behind, dt_hash(bytes, DTI_MARK_HASH, 0));
+}
+
+/* The settings as JSON behind the mark; the caller's to release. */
+static char *dti_file_metadata(const dti_file *f) {
+    const size_t size = 7 * strlen(f->settings) + 8 * 64 + DTI_MARK;
+    char *text = dti_alloc(size), *line = dti_alloc(strlen(f->settings) + 1);
+    size_t used = 0;
+    if (text && line) used = dti_print(text, size, "%s%016llx\"", dti_checkpoint_mark + 1, 0ull);
+    for (const char *at = f->settings; text && line && *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        const size_t length = strcspn(at, "\n");
+        memcpy(line, at, length + 1);
+        line[length] = '\0';
+        char *value = strstr(line, ": ");
+        if (value) *value = '\0', value += 2;
+        text[used++] = ',';
+        dti_json_quote(text + used, line);
+        used += strlen(text + used);
+        text[used++] = ':';
+        dti_json_quote(text + used, value ? value : "");
+        used += strlen(text + used);
+    }
+    if (text && line) memcpy(text + used, "}", 2);
+    else dti_release(text), text = NULL;
+    dti_release(line);
+    return text;
+}
+
+static dt_err dti_file_write(dti_file *f) {
+    unsigned char *bytes = NULL;
+    char hash[17], *metadata = dti_file_metadata(f);
+    size_t size;
+    if (!metadata) return DT_ENOMEM;
+    dti_file_pieces(f);
+    dt_err error = dti_safetensors_bytes(metadata, f->piece, f->pieces, &bytes, &size);
+    if (error == DT_OK) {
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)dti_file_hash(bytes, size));
+        memcpy(bytes + DTI_MARK_HASH, hash, 16);
+        error = dti_write_all(f->path, bytes, size);
+    }
+    dti_release(metadata);
+    dti_release(bytes);
+    return error;
+}
+
+/* Rank 0's error, with its sentence, on every rank. */
+static dt_err dti_same_error(dt_comm *comm, dt_err error) {
+    struct { int32_t error; char text[sizeof dti_error_text]; } told;
+    if (!comm || dt_comm_size(comm) == 1) return error;
+    memset(&told, 0, sizeof told);
+    told.error = (int32_t)error;
+    if (error != DT_OK) snprintf(told.text, sizeof told.text, "%s", dt_error());
+    DT_TRY(dt_broadcast(comm, &told, sizeof told, 0));
+    return told.error == DT_OK ? DT_OK : dt_fail((dt_err)told.error, "%s", told.text);
+}
+
+/* The file's bytes on every rank. */
+static dt_err dti_fetch(dt_comm *comm, const char *path, unsigned char **bytes, size_t *size) {
+    const bool reads = !comm || dt_comm_rank(comm) == 0;
+    DT_TRY(dti_same_error(comm, reads ? dti_read_all(path, bytes, size) : DT_OK));
+    if (!comm || dt_comm_size(comm) == 1) return DT_OK;
+    uint64_t wide = *size;
+    DT_TRY(dt_broadcast(comm, &wide, sizeof wide, 0));
+    *size = (size_t)wide;
+    int64_t none = !reads && !(*bytes = dti_alloc(*size + 1));
+    DT_TRY(dt_allreduce(comm, &none, 1, DT_I64, DT_MAX, DT_AUTO));
+    if (none) return dt_fail(DT_ENOMEM, "%s: no memory for %zu bytes", path, *size);
+    return dt_broadcast(comm, *bytes, *size, 0);
+}
+
+/* Is it a checkpoint, and whole? */
+static dt_err dti_check_mark(const unsigned char *bytes, size_t size, const char *path) {
+    char hash[17];
+    if (size < DTI_MARK_HASH + 16 || memcmp(bytes + 8, dti_checkpoint_mark, DTI_MARK) != 0)
+        return dt_fail(DT_EDATA, "%s: is no checkpoint of dtrain's (%zu bytes)", path, size);
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)dti_file_hash(bytes, size));
+    if (memcmp(bytes + DTI_MARK_HASH, hash, 16) == 0) return DT_OK;
+    return dt_fail(DT_EDATA, "%s: is damaged or cut off: its %zu bytes have another hash than it says", path,
+                   size);
+}
+
+/* One line of settings against another; each ends with the line or the text. */
+static dt_err dti_other_setting(const char *path, const char *there, const char *here) {
+    const int a = (int)strcspn(there, "\n"), b = (int)strcspn(here, "\n");
+    const char *of_there = strstr(there, ": "), *of_here = strstr(here, ": ");
+    const int name = of_here && of_here < here + b ? (int)(of_here - here) : b;
+    if (!of_there || !of_here || of_there - there != name || memcmp(there, here, (size_t)name) != 0)
+        return dt_fail(DT_EDATA, "%s: it says \"%.*s\" where this run says \"%.*s\"", path, a < 80 ? a : 80,
+                       there, b < 80 ? b : 80, here);
+    if (of_here[2] == '#')
+        return dt_fail(DT_EDATA, "%s: it was made with other %.*s than this run has", path, name, here);
+    return dt_fail(DT_EDATA, "%s: it was made with %.*s %.*s, and this run has %.*s", path, name, here,
+                   a - name - 2, of_there + 2, b - name - 2, of_here + 2);
+}
+
+/* there: the file's lines, of which the first is its hash. */
+static dt_err dti_check_settings(const char *there, const char *here, const char *path) {
+    there += strcspn(there, "\n"), there += *there == '\n';
+    while (*there || *here) {
+        const size_t a = strcspn(there, "\n"), b = strcspn(here, "\n");
+        if (a != b || memcmp(there, here, a) != 0) return dti_other_setting(path, there, here);
+        there += a, there += *there == '\n';
+        here += b, here += *here == '\n';
+    }
+    return DT_OK;
+}
+
+static dt_err dti_check_file(dti_file *f, const unsigned char *bytes, size_t size) {
+    DT_TRY(dti_check_mark(bytes, size, f->path));
+    char *lines = dti_alloc(size);
+    if (!lines) return DT_ENOMEM;
+    /* settings first: they say best why a file does not fit */
+    const uint64_t length = dti_get_le(bytes, 8);
+    dt_err error = length > size - 8 ? dt_fail(DT_EDATA, "%s: ends in its header", f->path) : DT_OK;
+    if (error == DT_OK) {
+        const char *text = (const char *)bytes + 8;
+        dti_json json = { text, text + sizeof "{\"__metadata__\":" - 1, text + length, NULL };
+        dti_read_metadata(&json, lines);
+        error = json.why ? dti_json_error(&json, f->path) : dti_check_settings(lines, f->settings, f->path);
+    }
+    dti_file_pieces(f);
+    if (error == DT_OK) error = dti_take_bytes(bytes, size, f->piece, f->pieces, NULL, f->path);
+    for (int r = 0; r < f->ranks && error == DT_OK; ++r) {
+        const dti_kept k = dti_file_kept(f, r), first = dti_file_kept(f, 0);
+        error = dti_check_kept(&k, f->path);
+        if (error == DT_OK && memcmp(k.whole, first.whole, 2 * sizeof *k.whole) != 0)
+            error = dt_fail(DT_EDATA, "%s: its ranks stand at different steps", f->path);
+    }
+    dti_release(lines);
+    return error;
+}
+
+/* The file's bytes on all ranks, and the verdict on them, which is the same. */
+static dt_err dti_file_read(dti_file *f, dt_comm *comm) {
+    unsigned char *bytes = NULL;
+    size_t size = 0;
+    dt_err error = dti_fetch(comm, f->path, &bytes, &size);
+    if (error == DT_OK) error = dti_check_file(f, bytes, size);
+    dti_release(bytes);
+    return error;
+}
+
+/* Lines of settings, the caller's to release. The number of ranks is one where each has its own values, or
+   shares of floats, or a batch norm of its own. */
+static char *dti_all_settings(const dt_net *net, const dt_optimizer *opt, bool apart, int ranks,
+                              const char *first, const char *more) {
+    bool depends = apart || net->desc.float_sums;
+    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
+        depends = depends || op->scope == DTI_OVER_RANK;
+    char line[80] = "";
+    if (depends) snprintf(line, sizeof line, "ranks, on whose number the result depends: %d\n", ranks);
+    const size_t net_lines = dti_net_settings(NULL, 0, net, opt),
+                 size = net_lines + strlen(line) + strlen(first) + strlen(more) + 2;
+    char *text = dti_alloc(size);
+    if (!text) return NULL;
+    dti_net_settings(text, size, net, opt);
+    dti_print(text + net_lines, size - net_lines, "%s%s%s", line, first, more);
+    return text;
+}
+
+/* ---- Trainers. */
+static dt_err dti_run_file(const dti_training *run, const char *path, dti_file *f) {
+    const int ranks = dt_comm_size(run->comm);
+    const bool apart = run->method->apart;
+    char lines[1024];
+    const size_t used = dti_print(lines, sizeof lines, "method: %s\n", run->method->name);
+    dti_train_settings(lines + used, sizeof lines - used, run->d, run->lr);
+    *f = (dti_file){ .net = run->net, .opt = run->opt, .path = path };
+    f->settings = dti_all_settings(run->net, run->opt, apart, ranks, lines, "");
+    return f->settings ? dti_file_begin(f, apart ? ranks : 1) : DT_ENOMEM;
+}
+
+static void dti_keep_run(const dti_training *run, dti_kept *k) {
+    const dt_progress *p = &run->p;
+    const dt_train_result *r = run->result;
+    dti_keep_vectors(k, run->net, run->opt);
+    k->whole[DTI_KEPT_EPOCH] = p->epoch;
+    k->whole[DTI_KEPT_STEP] = p->step;
+    k->whole[DTI_KEPT_EPOCHS] = run->d->epochs;
+    k->whole[DTI_KEPT_RETAKEN] = (int64_t)run->net->retaken - run->retaken;
+    k->whole[DTI_KEPT_SAMPLES] = (int64_t)p->samples;
+    k->whole[DTI_KEPT_REACHED] = r->reached;
+    dti_put_score(k->whole + DTI_KEPT_SCORE, &p->score);
+    dti_put_score(k->whole + DTI_KEPT_LAST, &r->score);
+    dti_put_score(k->whole + DTI_KEPT_VALIDATION, &r->validation);
+    k->real[DTI_KEPT_SECONDS] = r->seconds;
+    k->real[DTI_KEPT_SPENT] = dt_now() - run->begun;
+    memcpy(k->real + DTI_KEPT_EPOCH_SECONDS, r->epoch_seconds, sizeof r->epoch_seconds);
+}
+
+static void dti_give_run(const dti_kept *k, dti_training *run) {
+    dt_progress *p = &run->p;
+    dt_train_result *r = run->result;
+    const float lr = run->opt->lr;
+    dti_give_vectors(k, run->net, run->opt);
+    if (run->d->schedule) run->opt->lr = lr;
+    p->epoch = r->epochs = (int)k->whole[DTI_KEPT_EPOCH];
+    p->step = (uint32_t)k->whole[DTI_KEPT_STEP];
+    p->samples = (uint64_t)k->whole[DTI_KEPT_SAMPLES];
+    p->score = dti_get_score(k->whole + DTI_KEPT_SCORE);
+    p->seconds = k->real[DTI_KEPT_SECONDS] + k->real[DTI_KEPT_SPENT];
+    run->retaken = (int64_t)run->net->retaken - k->whole[DTI_KEPT_RETAKEN];
+    run->spent = k->real[DTI_KEPT_SPENT];
+    r->score = dti_get_score(k->whole + DTI_KEPT_LAST);
+    r->validation = dti_get_score(k->whole + DTI_KEPT_VALIDATION);
+    r->reached = (uint32_t)k->whole[DTI_KEPT_REACHED];
+    r->seconds = k->real[DTI_KEPT_SECONDS];
+    memcpy(r->epoch_seconds, k->real + DTI_KEPT_EPOCH_SECONDS, sizeof r->epoch_seconds);
+    r->resumed = (uint64_t)p->epoch * p->steps + p->step;
+    r->resumed_epochs = (int)k->whole[DTI_KEPT_EPOCHS];
+}
+
+static dt_err dti_check_place(const dti_file *f, int epochs, uint32_t steps) {
+    const dti_kept k = dti_file_kept(f, 0);
+    const int64_t epoch = k.whole[DTI_KEPT_EPOCH], step = k.whole[DTI_KEPT_STEP];
+    if (epoch >= INT_MAX || step > steps)
+        return dt_fail(DT_EDATA, "%s: stands at step %lld of epoch %lld, which has %u", f->path,
+                       (long long)step, (long long)epoch + 1, (unsigned)steps);
+    if (epoch < epochs) return DT_OK;
+    return dt_fail(DT_EDATA, "%s: stands in epoch %lld, and this run is to end after epoch %d", f->path,
+                   (long long)epoch + 1, epochs);
+}
+
+static dt_err dti_resume(dti_training *run) {
+    const dt_train_desc *d = run->d;
+    dti_file f;
+    const bool asks = d->checkpoint && dt_comm_rank(run->comm) == 0;
+    DT_TRY(dti_same_error(run->comm, asks ? dt_check_writable(d->checkpoint) : DT_OK));
+    if (!d->resume) return DT_OK;
+    dt_comm_phase(run->comm, "reading a checkpoint");
+    dt_err error = dti_run_file(run, d->resume, &f);
+    if (error == DT_OK) error = dti_file_read(&f, run->comm);
+    if (error == DT_OK) error = dti_check_place(&f, d->epochs, run->p.steps);
+    if (error == DT_OK) {
+        const dti_kept k = dti_file_kept(&f, run->method->apart ? dt_comm_rank(run->comm) : 0);
+        dti_give_run(&k, run);
+    }
+    dti_file_end(&f);
+    return error;
+}
+
+/* Where the ranks are apart, all come to rank 0 with their blocks; and stop, if any of them is to. */
+static dt_err dti_gather_kept(dti_training *run, dti_file *f) {
+    enum { TAG = 311 };
+    const int rank = dt_comm_rank(run->comm), ranks = dt_comm_size(run->comm);
+    int64_t wish = run->wish;
+    DT_TRY(dt_allreduce(run->comm, &wish, 1, DT_I64, DT_MAX, DT_AUTO));
+    run->stop = run->stop || wish;
+    if (rank > 0) return dt_send(run->comm, f->blocks + (size_t)rank * f->bytes, f->bytes, 0, TAG);
+    dt_err error = DT_OK;
+    for (int r = 1; r < ranks && error == DT_OK; ++r)
+        error = dt_recv(run->comm, f->blocks + (size_t)r * f->bytes, f->bytes, r, TAG);
+    return error;
+}
+
+static bool dti_due(const dti_training *run) {
+    const dt_progress *p = &run->p;
+    const uint32_t every = run->d->checkpoint_every;
+    const bool last = p->step == p->steps && p->epoch + 1 == run->d->epochs;
+    if (run->stop || last) return true;
+    return every ? ((uint64_t)p->epoch * p->steps + p->step) % every == 0 : p->step == p->steps;
+}
+
+static dt_err dti_keep_now(dti_training *run) {
+    const int rank = dt_comm_rank(run->comm);
+    const bool apart = run->method->apart;
+    dti_file f;
+    if (rank > 0 && !apart) return DT_OK;
+    dt_comm_phase(run->comm, "writing a checkpoint");
+    dt_err error = dti_run_file(run, run->d->checkpoint, &f), written = DT_OK;
+    if (error == DT_OK) {
+        dti_kept k = dti_file_kept(&f, apart ? rank : 0);
+        dti_keep_run(run, &k);
+        if (apart) error = dti_gather_kept(run, &f);
+    }
+    if (error == DT_OK && rank == 0) written = dti_file_write(&f);
+    dti_file_end(&f);
+    if (error == DT_ENOMEM && !apart) written = error, error = DT_OK;
+    run->result->checkpoints += rank == 0 && written == DT_OK;
+    run->result->complaint[0] = '\0';
+    if (written == DT_OK) return error;
+    dti_print(run->result->complaint, sizeof run->result->complaint, "%s", dt_error());
+    run->p.complaint = run->result->complaint;
+    return error;
+}
+
+static dt_err dti_keep_place(dti_training *run) {
+    const double start = dt_now();
+    run->p.complaint = NULL;
+    if (!dti_due(run)) return DT_OK;
+    const dt_err error = dti_keep_now(run);
+    dt_trace(run->comm, "checkpoint", start, dt_now());
+    return error;
+}
+
+/* ---- Loops of one's own. */
+static dt_err dti_loop_file(const char *who, const dt_checkpoint *c, const char *path, dti_file *f) {
+    if (!c || !path) return dt_fail(DT_EARG, "%s: checkpoint and path must not be NULL", who);
+    DT_TRY(dti_ready(who, c->net));
+    if (!c->opt || c->opt->values != c->net->values)
+        return dt_fail(DT_EARG, "%s: the optimizer must be this net's", who);
+    if (!c->it || !c->it->order)
+        return dt_fail(DT_EARG, "%s: it must be what dt_batches_init makes", who);
+    const dt_batches *it = c->it;
+    const size_t rows = it->desc.subset ? it->desc.subset_count * sizeof *it->desc.subset : 0;
+    char lines[512];
+    dti_print(lines, sizeof lines, "method: a loop of its own\nbatch: %u\nseed: %llu\ndata: #%016llx\n"
+              "augmentation: #%016llx\norder: %s\nlast batch: %s\nsubset: #%016llx\n", (unsigned)it->batch,
+              (unsigned long long)it->desc.seed, (unsigned long long)dti_data_hash(it->data),
+              (unsigned long long)dti_augment_hash(it->desc.augment),
+              it->desc.shuffle ? "shuffled" : "as it is", it->desc.drop_last ? "dropped" : "kept",
+              (unsigned long long)dt_hash(it->desc.subset, rows, 0));
+    *f = (dti_file){ .net = c->net, .opt = c->opt, .path = path };
+    const char *more = c->settings ? c->settings : "";
+    f->settings = dti_all_settings(c->net, c->opt, false, (int)it->size, lines, more);
+    return f->settings ? dti_file_begin(f, 1) : DT_ENOMEM;
+}
+
+DT_API dt_err dt_checkpoint_save(const dt_checkpoint *c, const char *path) {
+    dti_file f = { .net = NULL };
+    dt_err error = dti_loop_file(__func__, c, path, &f);
+    if (error == DT_OK && c->step > c->it->steps)
+        error = dt_fail(DT_EARG, "%s: step %u of an epoch of %u", __func__, (unsigned)c->step,
+                        (unsigned)c->it->steps);
+    if (error == DT_OK) {
+        dti_kept k = dti_file_kept(&f, 0);
+        dti_keep_vectors(&k, c->net, c->opt);
+        k.whole[DTI_KEPT_EPOCH] = c->epoch;
+        k.whole[DTI_KEPT_STEP] = c->step;
+        dti_put_score(k.whole + DTI_KEPT_SCORE, &c->score);
+        memcpy(k.real + DTI_KEPT_OWN, c->own, sizeof c->own);
+        error = dti_file_write(&f);
+    }
+    dti_file_end(&f);
+    return error;
+}
+
+DT_API dt_err dt_checkpoint_load(dt_checkpoint *c, dt_comm *comm, const char *path) {
+    dti_file f = { .net = NULL };
+    dt_err error = dti_loop_file(__func__, c, path, &f);
+    if (error == DT_OK) error = dti_file_read(&f, comm);
+    if (error == DT_OK) error = dti_check_place(&f, INT_MAX, c->it->steps);
+    if (error == DT_OK) {
+        const dti_kept k = dti_file_kept(&f, 0);
+        dt_batch done;
+        dti_give_vectors(&k, c->net, c->opt);
+        c->epoch = (uint32_t)k.whole[DTI_KEPT_EPOCH];
+        c->step = (uint32_t)k.whole[DTI_KEPT_STEP];
+        c->score = dti_get_score(k.whole + DTI_KEPT_SCORE);
+        memcpy(c->own, k.real + DTI_KEPT_OWN, sizeof c->own);
+        dt_batches_begin(c->it, c->epoch);
+        for (uint32_t i = 0; i < c->step; ++i) (void)dt_batches_next(c->it, &done);
+    }
+    dti_file_end(&f);
+    return error;
 }
 #endif
 
@@ -18017,32 +18666,17 @@ static dt_err dti_check_alone(const char *who, const dt_net *net, int workers) {
    settings. */
 static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_comm *comm,
                               const dt_train_desc *d) {
-    const uint64_t settings[] = { net->desc.seed,
-                                  net->desc.float_sums,
-                                  net->desc.direct,
-                                  dt_hash(&net->desc.unit, sizeof net->desc.unit, 0),
-                                  (uint64_t)net->desc.loss,
-                                  net->count,
-                                  (uint64_t)net->list.layers,
-                                  d->seed,
-                                  d->batch,
-                                  (uint64_t)d->epochs,
-                                  d->average_every,
-                                  d->check_every,
-                                  d->bucket_bytes,
-                                  (uint64_t)d->algorithm,
-                                  (uint64_t)d->lr_scaling,
-                                  d->lr_batch,
-                                  d->patience,
-                                  d->validation != NULL,
-                                  d->augment ? dt_hash(d->augment, sizeof *d->augment, 0) : 0 };
-    const uint64_t steps = dti_schedule_hash(d->schedule, dti_optimizer_hash(opt)),
-                   target = dt_hash(&d->target, sizeof d->target, steps);
+    char text[2048];
+    const size_t used = dti_net_settings(text, sizeof text, net, opt);
+    dti_train_settings(text + used, sizeof text - used, d, opt->lr);
+    const uint64_t others[] = { (uint64_t)d->epochs, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm,
+                                (uint64_t)d->lr_scaling, d->lr_batch, d->checkpoint != NULL,
+                                d->resume != NULL, d->checkpoint_every };
     DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
                         dti_build_hash() ^ dti_arithmetic_hash()));
     DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
     return dt_comm_same(comm, "the settings of training",
-                        dt_hash(settings, sizeof settings, target));
+                        dt_hash(others, sizeof others, dt_hash(text, strlen(text), 0)));
 }
 #endif
 

@@ -1166,6 +1166,30 @@ static void rows_of_reports(void) {
         REFUSES(dt_csv_append("contract.csv", "a", nothing, 1), DT_EARG, "path, header and row_format");
         WORKS(access("contract.csv", F_OK) != 0);
     }
+    dt_batches it;
+    dt_optimizer *opt = dt_sgd(net, &plain);
+    assert_int_equal(dt_batches_init(&it, &set, &(dt_batches_desc){ .global_batch = 4 }), DT_OK);
+    ROW(dt_checkpoint_save) {
+        const dt_checkpoint good = { .net = net, .opt = opt, .it = &it };
+        dt_checkpoint c = good;
+        REFUSES(dt_checkpoint_save(NULL, own), DT_EARG, "checkpoint and path must not be NULL");
+        REFUSES(dt_checkpoint_save(&c, NULL), DT_EARG, "checkpoint and path must not be NULL");
+        REFUSES((c.net = NULL, dt_checkpoint_save(&c, own)), DT_EARG, "net must not be NULL");
+        REFUSES((c.net = none, dt_checkpoint_save(&c, own)), DT_EARG, "dt_net_build comes first");
+        REFUSES((c = good, c.opt = NULL, dt_checkpoint_save(&c, own)), DT_EARG, "the optimizer must be this net's");
+        REFUSES((c = good, c.it = NULL, dt_checkpoint_save(&c, own)), DT_EARG, "what dt_batches_init makes");
+        REFUSES((c = good, c.step = 1000, dt_checkpoint_save(&c, own)), DT_EARG, "step 1000 of an epoch of");
+        WORKS(access(own, F_OK) != 0);
+    }
+    ROW(dt_checkpoint_load) {
+        dt_checkpoint c = { .net = net, .opt = opt, .it = &it };
+        REFUSES(dt_checkpoint_load(NULL, NULL, own), DT_EARG, "checkpoint and path must not be NULL");
+        REFUSES(dt_checkpoint_load(&c, NULL, NULL), DT_EARG, "checkpoint and path must not be NULL");
+        REFUSES((c.net = none, dt_checkpoint_load(&c, NULL, own)), DT_EARG, "dt_net_build comes first");
+        REFUSES((c.net = net, dt_checkpoint_load(&c, NULL, own)), DT_EIO, "cannot open contract_");
+    }
+    dt_batches_free(&it);
+    dt_optimizer_free(opt);
     ROW(dt_progress_line) {
         const dt_progress p = { .epochs = 0, .steps = 0 };
         NEUTRAL(DONE(dt_progress_line(NULL, text, sizeof text)) && !*text, "progress must not be NULL");

@@ -5,7 +5,7 @@
 #   build/tests/clang   the kernels, and the nets for AVX2, whose training must give the same bits as gcc's for this machine
 #   build/tests/base    the kernels for the plainest processor of this kind (on x86: SSE2, no fused multiply-add)
 #   build/tests/mpi     what runs under mpiexec, and on threads without it
-#   build/tests/gcc-sanitize, clang-sanitize   the contract of arguments, where a wrong access or an overflow ends the program
+#   build/tests/gcc-sanitize, clang-sanitize   the contract of arguments and damaged checkpoints, where a wrong access or an overflow ends the program
 #
 # make test-elsewhere: the same unit tests for other processors, a few minutes more; `make deps-elsewhere` gets what that needs.
 #   build/tests/avx2     by gcc, where this processor has AVX2
@@ -17,12 +17,12 @@ TEST_MPI   = $(addprefix build/tests/mpi/,test_comm test_contract test_train)
 TEST_GCC   = $(filter-out $(subst /mpi/,/gcc/,$(TEST_MPI)),$(patsubst tests/%.c,build/tests/gcc/%,$(wildcard tests/test_*.c)))
 TEST_SAN   = -O0 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/clang/test_net build/tests/base/test_kernels \
-             build/tests/gcc-sanitize/test_contract build/tests/clang-sanitize/test_contract build/tests/mpi/fault build/tests/make_idx $(LABS:%=build/labs/grade%)
+             build/tests/gcc-sanitize/test_contract build/tests/clang-sanitize/test_contract build/tests/gcc-sanitize/test_checkpoint build/tests/mpi/fault build/tests/make_idx $(LABS:%=build/labs/grade%)
 #   not emulated: what looks at this system; and, but with EMULATE=all, what has nothing of its own there (sentences, refusals, ranks) and
 #   what trains or draws for so long that the emulator takes many minutes, its bits being made of what test_net, test_kernels and test_sums
 #   look at
 EMULATE    =
-TEST_HERE  = $(patsubst %,tests/test_%.c,locale says $(if $(filter all,$(EMULATE)),,contract charts norm steps train comm data))
+TEST_HERE  = $(patsubst %,tests/test_%.c,locale says $(if $(filter all,$(EMULATE)),,contract checkpoint charts norm steps train comm data))
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
              $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out $(TEST_HERE),$(wildcard tests/test_*.c))))
 
