@@ -701,6 +701,8 @@ DT_API dt_philox_block dt_philox(uint64_t seed, uint32_t purpose, uint32_t epoch
     return (dt_philox_block){ { c0, c1, c2, c3 } };
 }
 
+/* The upper 24 bits, as a float has 24: with more of them, numbers near 1 would be rounded, some of
+   them to 1 itself. */
 DT_API float dt_uniform(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
 
 /* Ten rounds for sixteen samples at once: one sample a lane. The loops are
@@ -763,7 +765,11 @@ DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purp
     }
 }
 
-/* Numbers of `each` bytes are hashed as if they lay lowest byte first, as on most machines:
+/* Eight bytes at a time: exclusive or with what is there, times FNV's prime, which carries every
+   bit upwards; the shift brings the upper ones down again, and two more such rounds at the end
+   let the last byte, too, reach every bit.
+
+   Numbers of `each` bytes are hashed as if they lay lowest byte first, as on most machines:
    elsewhere byte i of a number is found at i ^ (each - 1). */
 DTI_INLINE uint64_t dti_hash_numbers(const void *numbers, size_t n, size_t each, uint64_t start) {
     static const uint16_t one = 1;
@@ -1084,6 +1090,8 @@ static void dti_measure_floats(const dt_dataset *d, int c, double *mean, double 
         }
 }
 
+/* Mean and standard deviation of each channel, in units of the full range of a byte or as they
+   are. */
 static void dti_dataset_measure(dt_dataset *d) {
     for (int c = 0; c < d->channels; ++c) {
         double mean, variance, unit = d->pixels ? 255.0 : 1.0;
@@ -1096,6 +1104,7 @@ static void dti_dataset_measure(dt_dataset *d) {
     }
 }
 
+/* Rows, then what is wanted of them: two machines with the same data get the same number. */
 static void dti_dataset_hash(dt_dataset *d) {
     const size_t row = dti_image_bytes(d), numbers = (size_t)d->count * row,
                  wanted = (size_t)d->count * (size_t)d->target_width;
@@ -1128,6 +1137,7 @@ static const char *const dti_cifar_names[] = { "data_batch_1.bin", "data_batch_2
                                                "data_batch_3.bin", "data_batch_4.bin",
                                                "data_batch_5.bin", "test_batch.bin", NULL };
 
+/* The published set and nothing else: ten thousand records in each file. */
 static dt_err dti_load_cifar10(dt_dataset *d, const char *folder, int part) {
     enum { PUBLISHED = 10000 };
     char path[5][DTI_PATH_MAX + 64];
@@ -1170,6 +1180,7 @@ static dt_err dti_load_idx(dt_dataset *d, const char *folder, int part) {
     return dt_idx_load(d, images, labels, 10);
 }
 
+/* The labels are bytes 8 and on of their file; the first ten of Fashion-MNIST are these. */
 static bool dti_is_fashion(const char *folder) {
     static const uint8_t first[10] = { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 };
     char path[DTI_PATH_MAX + 64];
@@ -1242,6 +1253,7 @@ static dt_err dti_load_part(dt_dataset *d, const dti_data_class *set, const char
     return DT_OK;
 }
 
+/* Both parts or none, and of one size. */
 static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const dti_data_class *set,
                            const char *folder) {
     dt_err err = train ? dti_load_part(train, set, folder, 0) : DT_OK;
@@ -1352,6 +1364,8 @@ DT_API dt_err dt_sampler_init(dt_sampler *s, const dt_sampler_desc *desc) {
     return DT_OK;
 }
 
+/* A new deal: position i of rank r is card i*ranks + r, counted round the permutation where it
+   ends. */
 DT_API void dt_sampler_set_epoch(dt_sampler *s, uint32_t epoch) {
     DTI_NEED(s && s->order, "s, and what dt_sampler_init makes,", );
     const uint32_t n = s->desc.count;
@@ -1483,6 +1497,7 @@ DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_b
     return DT_OK;
 }
 
+/* A permutation of positions; where there is a subset, a position stands for its row. */
 DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
     DTI_NEED(it && it->order, "it, and what dt_batches_init makes,", );
     const uint32_t *subset = it->desc.subset, n = subset ? it->desc.subset_count : it->data->count;
@@ -2397,6 +2412,7 @@ DT_API void dt_maxpool2d(dt_net *net, int kernel);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* Whole windows only: rows and columns that fill none are not read. */
 static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
     const int K = *(int *)l->own = *(const int *)kernel;
     if (K < 1 || K > 15) return dt_fail(DT_EARG, "maxpool2d: kernel %d; needs 1..15", K);
@@ -2623,6 +2639,7 @@ DT_API void dt_linear(dt_net *net, const char *name, int out);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* The shape (C,H,W) is forgotten: I = C*H*W inputs, and the output is a map of one place. */
 static dt_err dti_fc_shape(dti_layer *l, const void *out) {
     const int O = *(const int *)out, I = dti_inputs(l);
     if (O < 1 || O > 1 << 20)
@@ -2698,6 +2715,7 @@ static dt_err dti_add_shape(dti_layer *l, const void *other) {
                    in[1], in[2], shape[0], shape[1], shape[2]);
 }
 
+/* y may be x: then x2 is added to it where it lies. */
 static void dti_add_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const size_t n = dti_group_floats(op->out);
     (void)run;
@@ -2727,6 +2745,7 @@ static const dti_layer_class dti_add_class = {
     .forward = dti_add_forward, .backward = dti_add_backward
 };
 
+/* The builder alone knows both shapes, so it hands the other one to dti_add_shape. */
 DT_API void dt_add(dt_net *net, dt_node node) {
     dti_list *list = dti_list_of(net);
     if (!list || list->error != DT_OK) return;
@@ -2759,6 +2778,7 @@ DT_API void dt_avgpool2d(dt_net *net, const dt_avgpool2d_desc *desc);
 #ifdef DTI_IMPLEMENT
 typedef struct dti_avgpool2d { int rows, columns, pad; } dti_avgpool2d; /* of a window */
 
+/* A global one is a window of the size of the map. */
 static dt_err dti_avgpool2d_shape(dti_layer *l, const void *description) {
     const dt_avgpool2d_desc *d = description;
     dti_avgpool2d *a = l->own;
@@ -3500,6 +3520,7 @@ static bool dti_mean_squared_right(int K, const float *z, const dti_wanted *w, i
    which is the same, does not: its exp never sees a positive number. log p itself is
    min(z,0) - log(1 + exp(-|z|)). Labels stand for targets as in [S7.3]. */
 #ifdef DTI_IMPLEMENT
+/* The right side of the formula above; z - below is max(z,0). */
 static void dti_binary_forward(int K, const float *z, const dti_wanted *w, float *logp,
                                float *loss) {
     float sum[DT_LANES] = { 0 };
@@ -3711,44 +3732,61 @@ enum { DTI_SAME_UNITS, DTI_MISFITS, DTI_SIZES };
 
 struct dt_net {
     dti_list list;           /* what the builders made; must come first [S6.1] */
-    bool training;
-    /* there is a batch; its logits; and what dt_backward needs beside them */
-    bool loaded, forwarded, masked;
-    bool wanted;             /* the batch says what is wanted of it */
-    int params, classes;
-    dt_param *param;
-    char (*param_name)[DTI_NAME + 32];
-    /* floats in the parameter vector; of them, trained ones, which come first */
-    size_t count, trained;
+
+    /* how it was built */
     dt_build_desc desc;
-    int max_groups, groups;  /* lane groups planned for, and in this batch */
-    dt_batch batch;
+    const dti_loss_class *loss;
+    int classes, max_groups; /* outputs; lane groups planned for */
+
+    /* the parameter vector and its gradient [S8.4] */
+    size_t count, trained;   /* floats in it; of them, trained ones, which come first */
     float *values, *grad;    /* [count] */
-    /* [dti_tail + DTI_SCORE] exact sums of the gradient, wide ones of statistics, then the score */
-    int64_t *fixed;
-    int64_t *head;           /* [heads], before them: DTI_SAME_UNITS, ... */
+    int params;
+    dt_param *param;         /* [params] names and views */
+    char (*param_name)[DTI_NAME + 32];
+
+    /* a step's sums as they travel between ranks, in one piece */
+    int64_t *head;           /* [heads] DTI_SAME_UNITS, ... */
     size_t heads;
+    /* right behind them, [dti_tail + DTI_SCORE]: exact sums of the gradient, wide ones of
+       statistics, then the score */
+    int64_t *fixed;
     /* [params] see [S8.5]: units when the step began, alike on all ranks; for the next step; and
        the largest of this rank's shares */
     float *first_unit, *next_unit, *largest;
     /* whoever has set on_gradient looks at the sums' sizes, and takes the step again if need be */
     bool judged_later;
     uint64_t retaken;        /* steps taken again with another unit */
-    const dti_loss_class *loss;
-    float *group_grad, *scratch, *logp, *dlogits;
-    float *target;           /* [max_groups][classes][16], if the loss wants targets */
+
+    /* this batch, and how far it has come */
+    dt_batch batch;
+    int groups;              /* lane groups in it */
+    bool training;
+    /* there is a batch; its logits; and what dt_backward needs beside them */
+    bool loaded, forwarded, masked;
+    bool wanted;             /* the batch says what is wanted of it */
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
     int *label;              /* [max_groups][16] */
+    float *target;           /* [max_groups][classes][16], if the loss wants targets */
     dt_score score;
+
+    /* what passes write: log-probabilities and the logits' gradient, [max_groups][classes][16]; one
+       layer's gradient for one lane group; room for kernels */
+    float *logp, *dlogits, *group_grad, *scratch;
+
+    /* who is told, or asked */
     dt_gradient_fn *on_gradient;
     void *on_gradient_user;
     dt_sum_fn *on_sums;
     void *on_sums_user;
+
     /* Statistics of the last forward pass: shares that were given for a layer of each scope; and
        whether what is saved has not yet followed them. */
     int64_t shares[DTI_SCOPES];
     bool fresh;
     int64_t followed;        /* steps in which it has */
+
+    /* the plan [S8.3] */
     int ops;
     dti_op op[DTI_MAX_LAYERS];
     dti_tensor tensor[DTI_MAX_LAYERS + 1];
@@ -3778,6 +3816,8 @@ static dt_err dti_ready(const char *who, const dt_net *net) {
     return net->list.closed ? DT_OK : dt_fail(DT_EARG, "%s: dt_net_build comes first", who);
 }
 
+/* An empty list that knows its image. A size that cannot be is the first error that it
+   remembers. */
 DT_API dt_net *dt_net_new(int channels, int height, int width) {
     dt_net *net = dti_alloc(sizeof *net);
     if (!net) return NULL;
@@ -4290,6 +4330,9 @@ DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
     return DT_OK;
 }
 
+/* The list is copied, with what each layer keeps of its description, and built again: so the
+   clone has the same plan, at other addresses. Then the values, and the units that the next step
+   would use. */
 DT_API dt_net *dt_net_clone(const dt_net *net) {
     if (dti_ready(__func__, net) != DT_OK) return NULL;
     dt_net *twin = dti_alloc(sizeof *twin);
@@ -4556,9 +4599,15 @@ DT_API dt_err dt_forward(dt_net *net) {
    fit. Nothing else has changed meanwhile: the optimizer has not stepped, and statistics have not
    followed.
 
+   An example: 8 lane groups, and a tensor whose last sum had the size 0.9 [S3.2]. It gets the unit
+   2^-45. In the next step a share fits as long as it is below 2^59 units, which is 16384, and the
+   sum keeps its digits from 2^30 units on, a size of 3e-5. A gradient that grows or shrinks by more
+   than that from one step to the next is rare, but training begins with a guess, 2^-46.
+
    All of this depends on lane groups' shares alone, so it is the same for every number of ranks. */
 
-/* Adds one lane group's share of one tensor's gradient. */
+/* Adds one lane group's share of one tensor's gradient, and notes its size. A share that does
+   not fit is counted; where units are not to change, or it is no number, it is an error. */
 static dt_err dti_add_share(dt_net *net, int i, const float *share) {
     const dt_param *p = &net->param[i];
     const bool keeps = net->desc.unit != 0.0f || (net->on_gradient && !net->judged_later);
@@ -4677,7 +4726,8 @@ static dt_err dti_step_again(dt_net *net) {
     return dti_backward_once(net);
 }
 
-/* Where this rank has the whole batch. */
+/* Where this rank has the whole batch, it can judge for itself; else the sums over the ranks
+   tell, and dti_judge [S11.1] does the same with them. */
 static dt_err dti_judge_alone(dt_net *net) {
     if (!dti_units_suit(net)) {
         dti_units_anew(net);
@@ -4706,6 +4756,7 @@ static dt_err dti_may_go_back(const char *who, const dt_net *net) {
     return net->masked ? DT_OK : dt_fail(DT_EARG, "net: dt_forward comes before %s", who);
 }
 
+/* The loss's derivative by every logit, divided by the global batch's count; then the layers. */
 DT_API dt_err dt_backward(dt_net *net) {
     DT_TRY(dti_may_go_back(__func__, net));
     if (!net->wanted)
@@ -4720,6 +4771,7 @@ DT_API dt_err dt_backward(dt_net *net) {
     return dti_backward(net);
 }
 
+/* The same with the caller's derivatives, put into lanes. */
 DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits) {
     DT_TRY(dti_may_go_back(__func__, net));
     DTI_NEED(dlogits || net->batch.count == 0, "dlogits", DT_EARG);
@@ -4873,6 +4925,8 @@ DT_API dt_err dt_optimizer_set_lr(dt_optimizer *opt, float lr) {
     return DT_OK;
 }
 
+/* Settings of the whole and of its groups; no state. The other net's tensors must be cut alike, as
+   groups are told by tensor. */
 DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
     DTI_NEED(opt && net, "opt and net", NULL);
     if (net->trained != opt->count) {
@@ -4980,6 +5034,9 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *desc);
 #ifdef DTI_IMPLEMENT
 enum { DTI_SGD_MOMENTUM, DTI_SGD_DAMPENING, DTI_SGD_NESTEROV };
 
+/* The first step has no buf to look back on: it is g itself, without dampening, as in PyTorch.
+   Without momentum buf is written and not used, which costs less than a second loop would to
+   read. */
 static void dti_sgd_change(const dt_optimizer *opt, const dti_part *part, size_t offset, size_t n,
                            float *restrict change) {
     const float *restrict w = opt->values + offset, *restrict grad = opt->gradients + offset,
@@ -5105,6 +5162,7 @@ DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *desc);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* w*(1 - lr*wd) - step is w + (-step - lr*wd*w): the pull is one more term of the change. */
 static void dti_adamw_change(const dt_optimizer *opt, const dti_part *part, size_t offset,
                              size_t n, float *restrict change) {
     const float *restrict w = opt->values + offset;
@@ -5149,6 +5207,8 @@ DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *desc);
 #ifdef DTI_IMPLEMENT
 enum { DTI_NOVO_BETA1, DTI_NOVO_BETA2, DTI_NOVO_EPS, DTI_NOVO_AVERAGING };
 
+/* v of each tensor, before the first change: a change needs the whole tensor's, and is asked for in
+   blocks. */
 static void dti_novograd_begin(dt_optimizer *opt) {
     const double b2 = (double)opt->setting[DTI_NOVO_BETA2];
     for (dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
@@ -5887,7 +5947,8 @@ static bool dti_detach_score(dt_net *net) {
     return slot[DTI_STOP] > 0;
 }
 
-/* Gradients [from, to) set out; with those from 0 on, the numbers about all of them [S8.1]. */
+/* Gradients [from, to) set out, as they lie: nothing is copied. With those from 0 on go the numbers
+   about all of them [S8.1], which lie just before. */
 static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from,
                             size_t to, dt_request *request) {
     dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
@@ -6454,6 +6515,8 @@ static dt_err dti_sync_run(dti_training *run) {
     return error;
 }
 
+/* Checks on every rank, what must be alike compared, rank 0's values sent to all; then epochs.
+   The net gets its sink for statistics back as it was. */
 DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d,
                             dt_train_result *result) {
     dti_training run = {
@@ -6611,6 +6674,8 @@ static dt_err dti_psgd_end(dti_training *run) {
     return dt_check_replicas(run->net, run->comm);
 }
 
+/* As dt_train_sync begins; but then each rank has its own share of the data, and an average ends
+   it. */
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d,
                             dt_train_result *result) {
     dti_training run = {
@@ -6756,6 +6821,7 @@ static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
     return DT_OK;
 }
 
+/* A step of one worker, in the way of sharing that was chosen. */
 static dt_err dti_hogwild_step(dti_training *run, const dt_batch *batch) {
     dti_worker *w = run->own;
     if (batch && w->shared->sharing == DT_SHARE_AVERAGED) {
@@ -6832,6 +6898,7 @@ static dt_err dti_worker_statistics(const dti_worker *w) {
     return DT_OK;
 }
 
+/* A worker that fails tells the others to stop, and says where it was. */
 static dt_err dti_worker_run(dti_worker *w) {
     dt_comm *comm = w->run.comm;
     dti_cpus allowed;
@@ -6848,6 +6915,7 @@ static dt_err dti_worker_run(dti_worker *w) {
                    w->run.p.epoch, (unsigned)w->run.p.step, dt_error());
 }
 
+/* What dt_run_ranks [S10.1] calls on each thread: its rank is the worker's number. */
 static dt_err dti_worker_main(dt_comm *comm, void *shared) {
     dti_hogwild *h = shared;
     dti_worker *w = &h->worker[dt_comm_rank(comm)];
