@@ -68,7 +68,7 @@
                         .6 guardian  .7 start and end of a job
      [E5]  Reports      .1 MPI doctor  .2 profile, trace  .3 the machine  .4 inside a net
      [E6]  Files        .1 outputs  .2 JSON  .3 saved parameters  .4 CSV  .5 data sets: readers,
-                        search  .6 numbers as text
+                        search  .6 numbers as text  .7 checkpoints
      [E7]  Digits       .1 stroke font  .2 synthetic digits
      [E8]  Charts       .1 what a chart is told  .2 ink  .3 text  .4 axes  .5 places of labels
                         .6 marks  .7 layout, drawing  .8 writing
@@ -13952,6 +13952,7 @@ DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
        [E6.3] saved parameters: length, JSON, floats    the header is checked whole before a net is touched
        [E6.4] CSV rows                                  appended under a header that must be the same
        [E6.5] data files: IDX, CIFAR-10                 each size in them is held against the file's length
+       [E6.7] checkpoints                               a hash over all of it, settings compared by name
 
    To read: dti_output_open and dti_output_close, then dt_save; for reading, dti_idx_open. [E6.6] reads and
    writes numbers in no locale. */
