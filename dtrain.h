@@ -612,6 +612,8 @@ static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc);
 static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height,
                                int width, const float *mean, const float *std);
 static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch);
+/* in parts: no layer looks further than the lane group */
+static dt_err dti_check_parts(const char *who, const dt_net *net, uint32_t parts);
 /* do layers that compute over a scope of images [S6.1] have the fewest that they need? */
 static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets);
 /* the error of a loss that is no number; it names the parameter where the fault lies with one */
@@ -1508,17 +1510,21 @@ DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
     it->position = 0;
 }
 
-/* Group r*G/P .. (r+1)*G/P-1 of the batch, times 16, but for the last group, which may be
-   partial. */
+/* Where piece k of n begins, when so many images are cut into whole lane groups: piece k holds
+   groups k*G/n .. (k+1)*G/n-1, of which the last may be partial. */
+static uint32_t dti_piece_begin(uint32_t images, uint32_t k, uint32_t n) {
+    const uint32_t groups = images / DT_LANES + (images % DT_LANES != 0);
+    const uint64_t at = (uint64_t)k * groups / n * DT_LANES;
+    return at < images ? (uint32_t)at : images;
+}
+
 DT_API bool dt_batches_next(dt_batches *it, dt_batch *out) {
     DTI_NEED(it && it->order && out, "it, what dt_batches_init makes, and out", false);
     const uint32_t left = it->count - it->position;
     if (left == 0) return false;
     const uint32_t global = dti_min_u32(left, it->batch),
-                   groups = global / DT_LANES + (global % DT_LANES != 0);
-    const uint32_t from = (uint32_t)((uint64_t)it->rank * groups / it->size) * DT_LANES;
-    const uint64_t end = ((uint64_t)it->rank + 1) * groups / it->size * DT_LANES;
-    const uint32_t to = end < global ? (uint32_t)end : global;
+                   from = dti_piece_begin(global, it->rank, it->size),
+                   to = dti_piece_begin(global, it->rank + 1, it->size);
     *out = (dt_batch) { .pixels = it->data->pixels,
                         .values = it->data->values,
                         .labels = it->data->labels,
@@ -3646,6 +3652,13 @@ DT_API dt_err dt_backward(dt_net *net);
    mean is divided by global_count already). Neither labels nor targets are needed. */
 DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits);
 
+/* dt_accumulate_gradients: load, forward and backward of a batch that may be larger than what the
+   net was built for, in `parts` micro-batches of whole lane groups, one after the other; 0 means 1.
+   Gradients and score are the whole batch's: with exact sums the same bits as in one piece. Logits
+   are the last part's. Layers that look at more than a lane group are refused, DT_EARG: they would
+   see a micro-batch. With several parts the batch's arrays must stay until the optimizer's step. */
+DT_API dt_err dt_accumulate_gradients(dt_net *net, const dt_batch *batch, uint32_t parts);
+
 /* During dt_backward, fn(user, offset, count) is called as soon as gradients
    offset..offset+count-1 hold this rank's whole share: layer by layer from the last to the
    first, the same calls on every rank. NULL turns it off. From then on the stretch is fn's: with
@@ -3759,7 +3772,9 @@ struct dt_net {
     uint64_t retaken;        /* steps taken again with another unit */
 
     /* this batch, and how far it has come */
-    dt_batch batch;
+    /* the step's batch on this rank; what is loaded of it: piece number `part` of `parts` */
+    dt_batch whole, batch;
+    uint32_t part, parts;
     int groups;              /* lane groups in it */
     bool training;
     /* there is a batch; its logits; and what dt_backward needs beside them */
@@ -4369,7 +4384,8 @@ DT_API dt_net *dt_net_clone(const dt_net *net) {
 
    After a layer's backward on one lane group, that group's share of the weight gradient is added
    to the exact sums [S3.2] (or to the float gradient). The share of a group does not depend on
-   which other groups this rank holds.
+   which other groups this rank holds, nor on whether they are there at the same time: a batch too
+   large for memory is taken in parts, and ends in the same sums (gradient accumulation).
 
    To read: dt_forward and dti_forward_stretch; dti_backward_once and dti_backward_op; then what
    is said about units, in front of dti_add_share. */
@@ -4411,11 +4427,7 @@ static dt_err dti_load_targets(dt_net *net, uint32_t i) {
 }
 
 /* Row numbers, labels and targets of all lanes, also of empty ones; then the images into lanes. */
-DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
-    DT_TRY(dti_ready(__func__, net));
-    net->loaded = net->forwarded = net->masked = false;
-    DTI_NEED(batch, "batch", DT_EARG);
-    DT_TRY(dti_check_batch(net, batch));
+static dt_err dti_load_images(dt_net *net, const dt_batch *batch) {
     net->batch = *batch;
     net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
     net->wanted = batch->labels || (batch->targets && net->loss->targets) || batch->count == 0;
@@ -4430,6 +4442,32 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
                         dti_lanes_of(net->tensor[0].value, g));
     net->loaded = true;
     return DT_OK;
+}
+
+/* A step's batch, which will come in so many parts. */
+static dt_err dti_begin_step(const char *who, dt_net *net, const dt_batch *batch, uint32_t parts) {
+    DT_TRY(dti_ready(who, net));
+    net->loaded = net->forwarded = net->masked = false;
+    net->part = 0, net->parts = parts ? parts : 1;
+    DTI_NEED(batch, "batch", DT_EARG);
+    DT_TRY(dti_check_parts(who, net, net->parts));
+    DT_TRY(dti_check_batch(net, batch));
+    net->whole = *batch;
+    return net->parts == 1 ? dti_load_images(net, batch) : DT_OK;
+}
+
+DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
+    return dti_begin_step(__func__, net, batch, 1);
+}
+
+static dt_err dti_load_piece(dt_net *net, uint32_t part) {
+    dt_batch batch = net->whole;
+    const uint32_t from = dti_piece_begin(batch.count, part, net->parts);
+    net->part = part;
+    batch.count = dti_piece_begin(batch.count, part + 1, net->parts) - from;
+    batch.first += from;
+    if (batch.count > 0) batch.index += from;
+    return dti_load_images(net, &batch);
 }
 
 /* Adds what an op took to its first layer's seconds; every layer's, if a profile was asked for. */
@@ -4499,13 +4537,14 @@ DT_API void dt_net_on_sums(dt_net *net, dt_sum_fn *fn, void *user) {
     net->on_sums_user = user;
 }
 
-/* Before a training pass: no share of a statistic has been given. */
-static void dti_clear_statistics(dt_net *net) {
+/* Before a training pass, which gives shares of statistics; the step's first finds none. */
+static void dti_count_shares(dt_net *net) {
     const int64_t groups = net->groups, with = groups > 0;
     const int64_t shares[DTI_SCOPES] = { with, groups, with, net->on_sums ? 1 : with };
-    memset(net->fixed + net->trained, 0,
-           (net->count - net->trained) * DTI_WIDE * sizeof *net->fixed);
-    memcpy(net->shares, shares, sizeof net->shares);
+    const size_t sums = net->part == 0 ? (net->count - net->trained) * DTI_WIDE : 0;
+    memset(net->fixed + net->trained, 0, sums * sizeof *net->fixed);
+    for (int s = 0; s < DTI_SCOPES; ++s)
+        net->shares[s] = shares[s] + (net->part > 0 ? net->shares[s] : 0);
     net->fresh = true;
 }
 
@@ -4571,12 +4610,12 @@ DT_API dt_err dt_forward(dt_net *net) {
     const dt_batch *batch = &net->batch;
     dt_err error = DT_OK;
     dti_pass run = dti_pass_of(net, &error);
-    net->score = (dt_score){ 0, 0, 0 };
+    if (net->part == 0) net->score = (dt_score){ 0, 0, 0 };
     if (net->training) {
         DT_TRY(dti_check_scopes(net, batch->count, batch->global_count, net->on_sums != NULL));
-        dti_clear_statistics(net);
+        dti_count_shares(net);
     }
-    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
+    for (const dti_op *op = net->op; op < net->op + net->ops && net->part == 0; ++op)
         if (op->class->pack) op->class->pack(op, net->values);
     for (int begin = 0, end; begin < net->ops; begin = end) {
         end = net->op[begin].end;
@@ -4636,6 +4675,7 @@ static dt_err dti_add_gradient(dt_net *net, const dti_layer *l) {
 
 /* Before a step's first share is added. */
 static void dti_clear_gradient(dt_net *net) {
+    if (net->part > 0) return;
     for (int i = 0; i < net->params; ++i) net->largest[i] = 0.0f;
     if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
     else memset(net->head, 0, (net->heads + net->trained) * sizeof(int64_t));
@@ -4649,7 +4689,7 @@ DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
 
 /* No more shares will come for this layer: whoever waits for its gradient is told. */
 static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
-    return net->on_gradient && l->params
+    return net->on_gradient && l->params && net->part + 1 == net->parts
                ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params)
                : DT_OK;
 }
@@ -4717,11 +4757,41 @@ static dt_err dti_backward_once(dt_net *net) {
     return DT_OK;
 }
 
+/* What backward begins with: the loss's derivative by each logit of what is loaded. */
+static dt_err dti_backward_loss(dt_net *net) {
+    if (!net->wanted)
+        return dt_fail(DT_EARG, "dt_backward: the batch has no %s, and the loss is %s",
+                       net->loss->targets ? "targets and no labels" : "labels", net->loss->name);
+    for (int g = 0; g < net->groups; ++g) {
+        const dti_wanted wanted = dti_wanted_of(net, g);
+        net->loss->backward(net->classes, dti_lanes_of(dti_logits(net)->value, g),
+                            dti_logp_of(net, g), &wanted, 1.0f / (float)net->batch.global_count,
+                            dti_dlogits_of(net, g));
+    }
+    return DT_OK;
+}
+
+/* One part of the step's batch, up to its logits' gradient. */
+static dt_err dti_forward_part(dt_net *net, uint32_t part) {
+    if (net->parts > 1) DT_TRY(dti_load_piece(net, part));
+    DT_TRY(dt_forward(net));
+    return dti_backward_loss(net);
+}
+
+static dt_err dti_all_parts(dt_net *net) {
+    dt_err error = DT_OK;
+    for (uint32_t part = 0; part < net->parts && error == DT_OK; ++part)
+        if ((error = dti_forward_part(net, part)) == DT_OK) error = dti_backward_once(net);
+    net->loaded = net->loaded && net->parts == 1; /* the last of several is no batch */
+    return error;
+}
+
 /* The step from dt_forward on, once more. */
 static dt_err dti_step_again(dt_net *net) {
     if (!net->masked)
         return dt_fail(DT_EARG, "net: its gradient needs other units, so the step is to be taken "
                                 "again; but another batch has been there since");
+    if (net->parts > 1) return dti_all_parts(net);
     DT_TRY(dt_forward(net));
     return dti_backward_once(net);
 }
@@ -4738,36 +4808,46 @@ static dt_err dti_judge_alone(dt_net *net) {
     return DT_OK;
 }
 
-/* A step's backward pass, once the logits' gradient stands. */
-static dt_err dti_backward(dt_net *net) {
+static void dti_begin_backward(dt_net *net) {
     for (int i = 0; i < net->params; ++i)
         net->param[i].unit = net->first_unit[i] = net->next_unit[i];
-    DT_TRY(dti_backward_once(net));
+}
+
+/* The last part has been there. */
+static dt_err dti_end_backward(dt_net *net) {
     if (net->on_gradient) return DT_OK;
-    if (!net->desc.float_sums && !net->on_sums && net->batch.count == net->batch.global_count)
+    if (!net->desc.float_sums && !net->on_sums && net->whole.count == net->whole.global_count)
         DT_TRY(dti_judge_alone(net));
     dti_gradient_to_floats(net);
     dti_settle_statistics(net, false);
     return DT_OK;
 }
 
+/* A step's backward pass, once the logits' gradient stands. */
+static dt_err dti_backward(dt_net *net) {
+    dti_begin_backward(net);
+    DT_TRY(dti_backward_once(net));
+    return dti_end_backward(net);
+}
+
+DT_API dt_err dt_accumulate_gradients(dt_net *net, const dt_batch *batch, uint32_t parts) {
+    DT_TRY(dti_begin_step(__func__, net, batch, parts));
+    dti_begin_backward(net);
+    DT_TRY(dti_all_parts(net));
+    return dti_end_backward(net);
+}
+
 static dt_err dti_may_go_back(const char *who, const dt_net *net) {
     DT_TRY(dti_ready(who, net));
-    return net->masked ? DT_OK : dt_fail(DT_EARG, "net: dt_forward comes before %s", who);
+    return net->masked && net->loaded
+               ? DT_OK
+               : dt_fail(DT_EARG, "net: dt_forward comes before %s", who);
 }
 
 /* The loss's derivative by every logit, divided by the global batch's count; then the layers. */
 DT_API dt_err dt_backward(dt_net *net) {
     DT_TRY(dti_may_go_back(__func__, net));
-    if (!net->wanted)
-        return dt_fail(DT_EARG, "dt_backward: the batch has no %s, and the loss is %s",
-                       net->loss->targets ? "targets and no labels" : "labels", net->loss->name);
-    for (int g = 0; g < net->groups; ++g) {
-        const dti_wanted wanted = dti_wanted_of(net, g);
-        net->loss->backward(net->classes, dti_lanes_of(dti_logits(net)->value, g),
-                            dti_logp_of(net, g), &wanted, 1.0f / (float)net->batch.global_count,
-                            dti_dlogits_of(net, g));
-    }
+    DT_TRY(dti_backward_loss(net));
     return dti_backward(net);
 }
 
@@ -6178,6 +6258,9 @@ typedef struct dt_train_desc {
     dt_lr_scaling lr_scaling;
     uint32_t lr_batch;
     const dt_augment *augment; /* how the images are altered [S4.6]; NULL: not at all */
+    /* each worker takes its part of a batch in so many micro-batches [S8.1], for which its net was
+       built; 0 means 1. The result is the same, and it may differ from rank to rank */
+    uint32_t accumulate;
     /* not Hogwild: looked at by all ranks behind each epoch, with PSGD's average. Training ends
        once the accuracy on it, or else in training, was `target` or more for `patience` epochs
        in a row (0 means 1). NULL: no look; target 0: no end */
@@ -6252,7 +6335,6 @@ struct dti_training {
     dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
     bool wish, stop;           /* on_step has asked to stop; training does */
     float lr;                  /* scaled; what the schedule begins with */
-    bool again;                /* this step is taken a second time, with other units */
     int64_t retaken;           /* what the net had counted of them, less this training's */
     double spent;              /* seconds of this epoch before a resume, then 0 */
     double begun;              /* when the epoch would have begun without a pause */
@@ -6260,13 +6342,6 @@ struct dti_training {
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) {
     return !d->on_step || d->on_step(p, d->user);
-}
-
-/* Forward and backward on this rank's batch. */
-static dt_err dti_gradient(dt_net *net, const dt_batch *batch) {
-    DT_TRY(dt_net_load(net, batch));
-    DT_TRY(dt_forward(net));
-    return dt_backward(net);
 }
 
 /* From the step at which p stands to the end of the epoch. Its time is what the slowest rank took,
@@ -6433,34 +6508,38 @@ static dt_err dti_sync_pass(dti_training *run) {
                       .high = dti_tail(net) + DTI_SCORE,
                       .floor = run->d->bucket_bytes ? run->d->bucket_bytes : DT_BUCKET_BYTES };
     const bool alone = dt_comm_size(run->comm) == 1;
-    const double start = dt_now();
-    DT_TRY(dt_forward(net));
-    const double middle = dt_now();
-    dt_trace(run->comm, "forward", start, middle);
-    if (!alone) {
-        dti_attach_score(net, run->wish);
-        dt_net_on_gradient(net, dti_bucket_fill, &b);
-        net->judged_later = true;
+    for (uint32_t part = 0; part < net->parts; ++part) {
+        const double start = dt_now();
+        DT_TRY(dti_forward_part(net, part));
+        const double middle = dt_now();
+        dt_trace(run->comm, "forward", start, middle);
+        if (!alone && part + 1 == net->parts) { /* then gradients become final */
+            dti_attach_score(net, run->wish);
+            dt_net_on_gradient(net, dti_bucket_fill, &b);
+            net->judged_later = true;
+        }
+        dt_err error = dti_backward_once(net);
+        dt_net_on_gradient(net, NULL, NULL);
+        net->judged_later = false;
+        DT_TRY(error);
+        dt_trace(run->comm, "backward", middle, dt_now());
     }
-    dt_err error = run->again ? dti_backward_once(net) : dt_backward(net);
-    dt_net_on_gradient(net, NULL, NULL);
-    net->judged_later = false;
-    DT_TRY(error);
-    dt_trace(run->comm, "backward", middle, dt_now());
-    return alone ? DT_OK : dti_bucket_wait(&b);
+    net->loaded = net->parts == 1;
+    return alone ? dti_end_backward(net) : dti_bucket_wait(&b);
 }
 
 /* The gradient of the global batch. *stop becomes true on every rank if it was wished on any. */
 static dt_err dti_sync_gradient(dti_training *run, const dt_batch *batch, bool *stop) {
     dt_net *net = run->net;
-    DT_TRY(dt_net_load(net, batch));
-    run->again = false;
+    bool again;
+    DT_TRY(dti_begin_step("dt_train_sync", net, batch, run->d->accumulate));
+    dti_begin_backward(net);
     DT_TRY(dti_sync_pass(run));
     if (dt_comm_size(run->comm) == 1) return DT_OK;
-    DT_TRY(dti_judge(net, run->comm, false, &run->again));
-    if (run->again) {
+    DT_TRY(dti_judge(net, run->comm, false, &again));
+    if (again) {
         DT_TRY(dti_sync_pass(run));
-        DT_TRY(dti_judge(net, run->comm, true, &run->again));
+        DT_TRY(dti_judge(net, run->comm, true, &again));
     }
     dti_gradient_to_floats(net);
     *stop = dti_detach_score(net);
@@ -6620,7 +6699,7 @@ static void dti_share_end(dti_training *run, uint32_t *index) {
 static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
     const uint32_t every = run->d->average_every;
     if (batch) { /* a share may be one step shorter than the longest */
-        DT_TRY(dti_gradient(run->net, batch));
+        DT_TRY(dt_accumulate_gradients(run->net, batch, run->d->accumulate));
         dt_optimizer_step(run->opt);
     }
     const uint64_t steps = (uint64_t)run->p.epoch * run->p.steps + run->p.step + 1;
@@ -6810,7 +6889,7 @@ static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
     const uint64_t seen = atomic_load_explicit(&h->clock, memory_order_relaxed);
     dti_hogwild_read(h, w->run.net->values, w->run.net->trained);
     dti_hogwild_lock(h, false);
-    DT_TRY(dti_gradient(w->run.net, batch));
+    DT_TRY(dt_accumulate_gradients(w->run.net, batch, w->d.accumulate));
     dt_optimizer_change(w->run.opt, w->change);
     dti_follow_statistics(w->run.net);
     dti_hogwild_lock(h, true);
@@ -6825,7 +6904,7 @@ static dt_err dti_hogwild_change(dti_worker *w, const dt_batch *batch) {
 static dt_err dti_hogwild_step(dti_training *run, const dt_batch *batch) {
     dti_worker *w = run->own;
     if (batch && w->shared->sharing == DT_SHARE_AVERAGED) {
-        DT_TRY(dti_gradient(run->net, batch));
+        DT_TRY(dt_accumulate_gradients(run->net, batch, run->d->accumulate));
         dt_optimizer_step(run->opt);
     } else if (batch) DT_TRY(dti_hogwild_change(w, batch));
     run->stop = atomic_load_explicit(&w->shared->stop, memory_order_relaxed);
@@ -6975,7 +7054,9 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
                                 "do not meet");
     if (workers < 1 || workers > 1024)
         return dt_fail(DT_EARG, "Hogwild: %d workers; needs 1..1024", workers);
-    if (d->batch > (uint32_t)net->max_groups * DT_LANES)
+    const uint32_t parts = d->accumulate ? d->accumulate : 1;
+    if (d->batch - dti_piece_begin(d->batch, parts - 1, parts) >
+        (uint32_t)net->max_groups * DT_LANES)
         return dt_fail(DT_EARG, "Hogwild: batch %u, the net was built for %d", (unsigned)d->batch,
                        net->max_groups * DT_LANES);
     if (d->data->count < (uint32_t)workers)
@@ -18608,8 +18689,10 @@ static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     if (batch->targets && batch->target_width != net->classes)
         return dt_fail(DT_ESHAPE, "net: rows of %d targets, the net has %d outputs",
                        batch->target_width, net->classes);
-    if (batch->count > (uint32_t)net->max_groups * DT_LANES)
-        return dt_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)batch->count,
+    /* the last part is as large as any */
+    const uint32_t most = batch->count - dti_piece_begin(batch->count, net->parts - 1, net->parts);
+    if (most > (uint32_t)net->max_groups * DT_LANES)
+        return dt_fail(DT_ESHAPE, "net: %u samples, built for at most %d", (unsigned)most,
                        net->max_groups * DT_LANES);
     if (batch->global_count < batch->count || batch->global_count < 1)
         return dt_fail(DT_EARG, "net: %u samples here but %u in the global batch",
@@ -18625,6 +18708,16 @@ static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     return dti_check_images(net, "the batch", told ? batch->channels : in[0],
                             told ? batch->height : in[1], told ? batch->width : in[2], batch->mean,
                             batch->std);
+}
+
+/* In parts, no layer may look further than the lane group. */
+static dt_err dti_check_parts(const char *who, const dt_net *net, uint32_t parts) {
+    for (const dti_op *op = net->op; op < net->op + net->ops && parts > 1; ++op)
+        if (op->scope > DTI_OVER_GROUP)
+            return dt_fail(DT_EARG, "%s: %s \"%s\" looks at all images of a step together, but "
+                           "they come in %u parts; let it look at the lane group", who,
+                           op->layer->class->name, op->layer->name, (unsigned)parts);
+    return DT_OK;
 }
 
 /* A layer that computes over a scope of images may need some fewest of them. meets: ranks add up
@@ -18704,6 +18797,7 @@ static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optim
         return dt_fail(DT_EARG, "training: a target of %g; needs 0..1", (double)d->target);
     if (d->validation) DT_TRY(dti_check_data("validation", net, d->validation));
     if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
+    DT_TRY(dti_check_parts(who, net, d->accumulate));
     return dti_check_data("training", net, d->data);
 }
 

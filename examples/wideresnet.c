@@ -26,7 +26,7 @@ typedef struct settings {
     const char *data, *norm, *scaling, *optimizer, *save;
     dt_algorithm algorithm;
     dt_statistics over;
-    int batch_size, epochs, patience, warmup_epochs, width, images;
+    int batch_size, epochs, patience, warmup_epochs, width, images, accumulate;
     float base_lr, target_accuracy, momentum, dropout;
     uint64_t seed;
     bool quick, augment;
@@ -68,16 +68,14 @@ typedef struct epoch_result {
     double images_per_s;     // summed over the ranks
 } epoch_result;
 
-static dt_err train_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, dt_batches *it, int epoch, epoch_result *r) {
+static dt_err train_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, dt_batches *it, int epoch, int accumulate, epoch_result *r) {
     uint64_t mine = 0, step = 0;
     DT_TRY(dt_barrier(comm)); // all begin together, else one rank's wait is another one's time
     const double start = dt_now();
     dt_batches_begin(it, (uint32_t)epoch);
     for (dt_batch batch; dt_batches_next(it, &batch);) {
         dt_comm_progress(comm, (uint64_t)epoch * it->steps + ++step, "training");
-        DT_TRY(dt_net_load(net, &batch));
-        DT_TRY(dt_forward(net));
-        DT_TRY(dt_backward(net));
+        DT_TRY(dt_accumulate_gradients(net, &batch, (uint32_t)accumulate)); // load, forward, backward
         DT_TRY(dt_average_gradients(net, comm));
         dt_optimizer_step(opt);
         const dt_score score = dt_net_score(net); // of all ranks
@@ -109,7 +107,7 @@ static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *
         epoch_result r = { .seconds = 0.0 };
         const float lr = rate(s, factor, epoch);
         DT_TRY(dt_optimizer_set_lr(opt, lr));
-        DT_TRY(train_epoch(net, opt, comm, it, epoch, &r));
+        DT_TRY(train_epoch(net, opt, comm, it, epoch, s->accumulate, &r));
         DT_TRY(dt_evaluate(net, test, comm, &r.validation));
         const double accuracy = dt_score_accuracy(&r.validation);
         reached = accuracy >= (double)s->target_accuracy ? reached + 1 : 0;
@@ -142,6 +140,7 @@ static void parse_choices(dt_comm *comm, settings *s) {
     if (strcmp(s->scaling, "none") != 0 && strcmp(s->scaling, "linear") != 0 && strcmp(s->scaling, "sqrt") != 0)
         usage_error(comm, "wideresnet", "--lr-scaling: none, linear or sqrt is needed");
     if (strcmp(s->optimizer, "sgd") != 0 && strcmp(s->optimizer, "novograd") != 0) usage_error(comm, "wideresnet", "--optimizer: sgd or novograd is needed");
+    if (s->accumulate > 1 && s->over != DT_STATISTICS_GROUP) usage_error(comm, "wideresnet", "--accumulate: --norm group is needed, as the others look at the whole batch");
     if (s->dropout >= 1.0f) usage_error(comm, "wideresnet", "--dropout: below 1 is needed");
     if (s->quick) s->epochs = s->epochs < 2 ? s->epochs : 2, s->width = s->width < 8 ? s->width : 8;
 }
@@ -158,7 +157,7 @@ static void set_pixels(dt_dataset *data) {
 }
 
 int main(int argc, char **argv) {
-    settings s = { .data = "fashion", .norm = "batch", .scaling = "none", .optimizer = "sgd", .batch_size = 32, .epochs = 40, .patience = 2, .warmup_epochs = 5, .width = 160,
+    settings s = { .data = "fashion", .norm = "batch", .scaling = "none", .optimizer = "sgd", .batch_size = 32, .epochs = 40, .patience = 2, .warmup_epochs = 5, .width = 160, .accumulate = 1,
                    .base_lr = 0.01f, .target_accuracy = 0.85f, .momentum = 0.9f, .dropout = 0.01f, .seed = 1 };
     const option_desc options[] = {
         ANY_DATA_OPTION(&s.data),
@@ -174,6 +173,7 @@ int main(int argc, char **argv) {
         { "width", 'i', &s.width, "C   channels of the first blocks; default 160" },
         { "dropout", 'z', &s.dropout, "P   default 0.01" },
         { "norm", 's', &s.norm, "K   batch norm over the batch, rank or group (of 16 images); default batch" },
+        { "accumulate", UP_TO(65536), &s.accumulate, "K   a step's images in K micro-batches, for less memory and the same bits; with --norm group" },
         { "augment", 'b', &s.augment, "    the assessment's: flips, rotation, scale and shear, colours" },
         { "images", 'i', &s.images, "N   training images; default all, --quick 512" },
         { "seed", 'u', &s.seed, "S   default 1" },
@@ -202,7 +202,7 @@ int main(int argc, char **argv) {
     // 28 x 28 ends in 7 x 7, as the workshop's mean takes it; 32 x 32 in 8 x 8, of which 0 takes all
     dt_net *net = wide_resnet(data.channels, data.height, data.classes, s.width, data.height == 28 ? 7 : 0, s.dropout, s.over);
     dt_batches it;
-    check_all(comm, dt_net_build(net, &(dt_build_desc){ .batch = s.batch_size + DT_LANES, .seed = s.seed }));
+    check_all(comm, dt_net_build(net, &(dt_build_desc){ .batch = (s.batch_size + s.accumulate - 1) / s.accumulate + DT_LANES, .seed = s.seed }));
     check(comm, dt_broadcast_parameters(net, comm));
     check(comm, dt_share_statistics(net, comm));
     dt_optimizer *opt = make_optimizer(&s, net);
@@ -212,7 +212,8 @@ int main(int argc, char **argv) {
     check(comm, dt_batches_init(&it, &some, &(dt_batches_desc){ .per_rank_batch = (uint32_t)s.batch_size, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm),
                                                                 .seed = s.seed, .shuffle = true, .drop_last = true, .augment = s.augment ? &altered : NULL }));
     if (dt_comm_rank(comm) == 0)
-        printf("net      %zu parameters, %.1f MFLOP an image and step; %u steps an epoch\n", dt_net_count(net), dt_net_flops(net) * 1e-6, it.steps);
+        printf("net      %zu parameters, %.1f MB, %.1f MFLOP an image and step; %u steps an epoch\n", dt_net_count(net), (double)dt_net_bytes(net) * 1e-6,
+               dt_net_flops(net) * 1e-6, it.steps);
     check(comm, train(&s, net, opt, comm, &it, &few, csv));
     if (dt_comm_rank(comm) == 0) printf("epochs   %s\n", csv);
     if (s.save && dt_comm_rank(comm) == 0) check(comm, dt_save(net, s.save));

@@ -164,6 +164,12 @@ first=$code
 launch 2 "$top/resnet9_cifar10" --data random --quick --save "$dir/two.st"
 if [ "$first" -eq 0 ] && [ $code -eq 0 ] && cmp -s "$dir/one.st" "$dir/two.st" && grep -q '^the weights are the same on every rank$' "$dir/out"; then good
 else bad "resnet9_cifar10 ends with $first and $code, or two ranks end in other weights than one"; fi
+launch 0 "$top/resnet9_cifar10" --data random --quick --norm group --save "$dir/one.st"
+first=$code
+launch 2 "$top/resnet9_cifar10" --data random --quick --norm group --accumulate 3 --save "$dir/two.st"
+if [ "$first" -eq 0 ] && [ $code -eq 0 ] && cmp -s "$dir/one.st" "$dir/two.st"; then good; else bad "resnet9_cifar10 --accumulate ends with $first and $code, or in other weights"; fi
+launch 0 "$top/resnet9_cifar10" --data random --quick --accumulate 3
+if [ $code -eq 2 ] && grep -q -- '--norm group is needed' "$dir/err"; then good; else bad "resnet9_cifar10 --accumulate over the batch ends with $code"; fi
 launch 2 "$top/resnet9_cifar10" --data random --quick --one-over-p
 if [ $code -eq 0 ] && grep -q '^the weights are the same on every rank$' "$dir/out"; then good; else bad "resnet9_cifar10 --one-over-p ends with $code"; fi
 launch 0 "$top/wideresnet" --data synthetic --quick --images 256 --batch-size 64 --save "$dir/one.st"
@@ -171,7 +177,7 @@ first=$code
 launch 2 "$top/wideresnet" --data synthetic --quick --images 256 --batch-size 32 --save "$dir/two.st"
 if [ "$first" -eq 0 ] && [ $code -eq 0 ] && cmp -s "$dir/one.st" "$dir/two.st" && [ "$(grep -c . out/wideresnet-synthetic-*-b2x32-*.csv)" -eq 3 ]; then good
 else bad "wideresnet ends with $first and $code, two ranks end in other weights than one, or its CSV has not two epochs"; fi
-launch 2 "$top/wideresnet" --data synthetic --quick --images 256 --target-accuracy 0.01 --patience 1 --optimizer novograd
+launch 2 "$top/wideresnet" --data synthetic --quick --images 256 --target-accuracy 0.01 --patience 1 --optimizer novograd --norm group --accumulate 2
 if [ $code -eq 0 ] && grep -q '^target reached after 1 epoch' "$dir/out"; then good; else bad "wideresnet does not stop when the target is reached"; fi
 for name in resnet9_cifar10 wideresnet; do
     launch 2 "$top/$name" --norm sometimes

@@ -453,6 +453,24 @@ static void rows_of_running(void) {
         REFUSES(dt_backward(net), DT_EARG, "dt_forward comes before");
         dt_net_values(net)[0] = 0.0f;
     }
+    ROW(dt_accumulate_gradients) {
+        dt_batch b = batch;
+        REFUSES(dt_accumulate_gradients(NULL, &batch, 1), DT_EARG, "net must not be NULL");
+        REFUSES(dt_accumulate_gradients(none, &batch, 1), DT_EARG, "dt_net_build comes first");
+        REFUSES(dt_accumulate_gradients(net, NULL, 2), DT_EARG, "batch must not be NULL");
+        b.labels = NULL;
+        REFUSES(dt_accumulate_gradients(net, &b, 2), DT_EARG, "the batch has no labels");
+        for (uint32_t parts = 0; parts <= 3; ++parts) WORKS(dt_accumulate_gradients(net, &batch, parts) == DT_OK);
+        REFUSES(dt_forward(net), DT_EARG, "dt_net_load that succeeds comes first");
+        REFUSES(dt_backward(net), DT_EARG, "dt_forward comes before");
+        WORKS(dt_net_load(net, &batch) == DT_OK && dt_forward(net) == DT_OK && dt_backward(net) == DT_OK);
+        static uint32_t many[64];
+        b = batch, b.index = many, b.count = b.global_count = 48; /* of 16 at once */
+        REFUSES(dt_accumulate_gradients(net, &b, 2), DT_ESHAPE, "32 samples, built for at most 16");
+        WORKS(dt_accumulate_gradients(net, &b, 3) == DT_OK && dt_net_score(net).count == 48);
+        b.count = 64;
+        REFUSES(dt_accumulate_gradients(net, &b, 4), DT_EARG, "64 samples here but 48 in the global batch");
+    }
     ROW(dt_backward_from) {
         dt_batch b = batch;
         REFUSES(dt_backward_from(NULL, out), DT_EARG, "net must not be NULL");

@@ -295,6 +295,107 @@ static dt_err units_that_differ(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* ---- Gradient accumulation [S8.1]: a batch in parts has the bits of one in one piece, with everything on that is drawn or summed. */
+
+static dt_err make_parts_net(dt_net **out, int batch, dt_statistics over, bool float_sums) {
+    dt_net *net = *out = dt_net_new(1, 28, 28);
+    dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 6, .kernel = 5, .stride = 2 });
+    dt_batchnorm2d(net, "bn1", &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = over });
+    dt_relu(net);
+    dt_conv2d(net, "conv2", &(dt_conv2d_desc){ .out = 6, .kernel = 3, .padding = 1, .no_bias = true });
+    dt_batchnorm2d(net, "bn2", &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = over });
+    dt_maxpool2d(net, 2);
+    dt_dropout2d(net, 0.2f);
+    dt_linear(net, "fc", 10);
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = batch, .seed = 6, .float_sums = float_sums }));
+    for (int i = 0; i < net->params; ++i) net->next_unit[i] = 0x1p10f; /* far too coarse: the first step is taken again */
+    return DT_OK;
+}
+
+typedef struct parted { uint64_t hash, retaken; dt_score score; } parted;
+
+/* Two epochs of batches of 160 and one of 80, in so many parts; the net holds 160 / parts images. By the trainer, or step by step. */
+static dt_err train_in_parts(dt_comm *comm, uint32_t parts, bool by_hand, bool float_sums, parted *out) {
+    const dt_augment altered = { .seed = 5, .flip = 0.5f, .rotate = 10.0f, .scale_low = 0.8f, .scale_high = 1.2f, .brightness = 0.2f };
+    dt_net *net;
+    dt_train_result r = { .seconds = 0.0 };
+    dt_batches it;
+    DT_TRY(make_parts_net(&net, (int)((160 + parts - 1) / parts), DT_STATISTICS_GROUP, float_sums));
+    dt_optimizer *opt = make_sgd(net);
+    if (by_hand) {
+        DT_TRY(dt_broadcast_parameters(net, comm));
+        DT_TRY(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = 160, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm), .seed = 31, .shuffle = true, .augment = &altered }));
+        for (uint32_t epoch = 0; epoch < 2; ++epoch) {
+            r.score = (dt_score){ 0, 0, 0 };
+            dt_batches_begin(&it, epoch);
+            for (dt_batch b; dt_batches_next(&it, &b);) {
+                DT_TRY(dt_accumulate_gradients(net, &b, parts));
+                DT_TRY(dt_average_gradients(net, comm));
+                dt_optimizer_step(opt);
+                const dt_score score = dt_net_score(net);
+                dt_score_add(&r.score, &score);
+            }
+        }
+        r.retaken = net->retaken;
+        dt_batches_free(&it);
+    } else
+        DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 2, .batch = 160, .seed = 31, .augment = &altered, .accumulate = parts,
+                             .check_every = 1, .bucket_bytes = 500 }, &r));
+    *out = (parted){ dt_net_hash(net), r.retaken, r.score };
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+static dt_err parts_make_no_difference(dt_comm *comm, void *arg) {
+    (void)arg;
+    parted one, many;
+    dt_comm *self = dt_comm_alone();
+    need(self);
+    DT_TRY(train_in_parts(self, 1, false, false, &one));
+    need(one.retaken == 1 && one.score.count == COUNT);
+    for (uint32_t parts = 2; parts <= 12; parts += 5) /* of 10 lane groups: 12 leaves some empty */
+        for (int by_hand = 0; by_hand <= 1; ++by_hand) {
+            /* ranks need not agree on it */
+            DT_TRY(train_in_parts(comm, parts + (uint32_t)dt_comm_rank(comm) % 2, by_hand, false, &many));
+            need(many.hash == one.hash && many.score.loss_fixed == one.score.loss_fixed && many.score.correct == one.score.correct && many.score.count == COUNT);
+            need(many.retaken == 1);
+        }
+    DT_TRY(train_in_parts(self, 1, false, true, &one)); /* floats are added in the same order, too */
+    DT_TRY(train_in_parts(self, 4, false, true, &many));
+    need(many.hash == one.hash);
+    dt_comm_free(self);
+    return DT_OK;
+}
+
+/* PSGD and accumulation; and what is refused: layers that look further than a micro-batch, and parts that do not fit. */
+static dt_err parts_elsewhere(dt_comm *comm, void *arg) {
+    (void)arg;
+    uint64_t hash[2];
+    dt_train_result r;
+    for (uint32_t parts = 1; parts <= 2; ++parts) {
+        dt_net *net;
+        DT_TRY(make_net(&net, 64 / (int)parts, 6, false));
+        dt_optimizer *opt = make_sgd(net);
+        DT_TRY(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = 64 * (uint32_t)dt_comm_size(comm), .average_every = 2, .accumulate = parts }, &r));
+        hash[parts - 1] = dt_net_hash(net);
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+    need(hash[0] == hash[1]);
+    for (int over = 0; over < DT_STATISTICS_KINDS; ++over) {
+        dt_net *net;
+        DT_TRY(make_parts_net(&net, 32, (dt_statistics)over, false));
+        dt_optimizer *opt = make_sgd(net);
+        const dt_err got = dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = 32, .accumulate = 2 }, &r);
+        need(got == (over == DT_STATISTICS_GROUP ? DT_OK : DT_EARG));
+        need(got == DT_OK || strstr(dt_error(), "batchnorm2d \"bn1\" looks at all images of a step together, but they come in 2 parts"));
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+    return DT_OK;
+}
+
 /* ---- The verbs. */
 
 static dt_err broadcast_and_replicas(dt_comm *comm, void *arg) {
@@ -576,6 +677,8 @@ static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ra
     { "gradients of all sizes", gradients_of_all_sizes },
     { "gradients that jump", gradients_that_jump },
     { "units that differ", units_that_differ },
+    { "a batch in parts", parts_make_no_difference },
+    { "parts under PSGD, and what is refused", parts_elsewhere },
     { "broadcast, and the check of the replicas", broadcast_and_replicas },
     { "parameters are averaged", averages_parameters },
     { "evaluation counts each sample once", evaluates_each_once },
