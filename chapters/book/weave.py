@@ -238,7 +238,7 @@ def run_box(ch):
     """The program itself, where it has been compiled to WebAssembly; else what it printed when it was last checked."""
     command = ch.fields.get('Check') or re.sub(r'^make \S+ && ', '', ch.fields.get('Run', ''))
     if runs(ch):
-        options = re.sub(r'^\S+ ?', '', command).replace(' --figures build/check', '')
+        options = re.sub(r'^\S+ ?', '', command.replace(' --figures build/check', ''))
         return ('<section class="run" data-program="%s" data-options="%s"></section>\n<noscript><p>This page can run the program '
                 'where scripts are allowed.</p></noscript>\n') % (ch.name, html.escape(options))
     recorded = os.path.join(ROOT, 'build', 'check', ch.name + '.out')
