@@ -8415,12 +8415,12 @@ DTI_INLINE void dti_wino_x(const int n, const dti_wino_square *s, float *v, size
         for (size_t part = 0; part < 16; part += DTI_W) {
             const float *x = s->at + (size_t)c * channel + part;
             dti_v t[8][8], a[8], b[8];
-            DTI_UNROLL for (int i = 0; i < n; ++i) {
+            for (int i = 0; i < n; ++i) {
                 DTI_UNROLL for (int j = 0; j < n; ++j)
                     a[j] = dti_load(x + (size_t)i * row + (size_t)j * DTI_L);
                 dti_wino_interpolate(n, t[i], a);
             }
-            DTI_UNROLL for (int j = 0; j < n; ++j) {
+            for (int j = 0; j < n; ++j) {
                 DTI_UNROLL for (int i = 0; i < n; ++i) a[i] = t[i][j];
                 dti_wino_interpolate(n, b, a);
                 DTI_UNROLL for (int i = 0; i < n; ++i)
@@ -8437,15 +8437,15 @@ DTI_INLINE void dti_wino_x_back(const int n, const dti_wino_square *s, const flo
         for (size_t part = 0; part < 16; part += DTI_W) {
             float *x = s->at + (size_t)c * channel + part;
             dti_v t[8][8], a[8], b[8];
-            DTI_UNROLL for (int j = 0; j < n; ++j) {
+            for (int j = 0; j < n; ++j) {
                 DTI_UNROLL for (int i = 0; i < n; ++i)
                     a[i] = dti_load(v + part + (size_t)(j * n + i) * point);
                 dti_wino_interpolate_back(n, b, a);
                 DTI_UNROLL for (int i = 0; i < n; ++i) t[i][j] = b[i];
             }
-            DTI_UNROLL for (int i = 0; i < n; ++i) {
+            for (int i = 0; i < n; ++i) {
                 dti_wino_interpolate_back(n, b, t[i]);
-                DTI_UNROLL for (int j = 0; j < n; ++j) {
+                for (int j = 0; j < n; ++j) {
                     float *d = x + (size_t)i * row + (size_t)j * DTI_L;
                     dti_store(d, dti_load(d) + b[j]);
                 }
@@ -8625,38 +8625,31 @@ DTI_WINO_FORM(8, 6, 3)
 DTI_WINO_FORM(6, 2, 5)
 DTI_WINO_FORM(8, 4, 5)
 
-/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points.
-   Of a there are three kinds: packed numbers [term][o] in blocks of OT, the weights terms are
-   channels lanes numbers that are the lanes of vectors, o's 16 apart terms are tiles, 16 lanes each
-   vectors multiplied lane by lane terms are tiles */
+/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points. Of a there are
+   two kinds:
+     packed    numbers [term][o] in blocks of OT, the weights     terms are channels
+     lanes     numbers that are the lanes of vectors, o's 16 apart     terms are tiles, 16 lanes each */
 typedef struct dti_product {            /* the geometry; where a, b and out are goes beside it */
     size_t a_point, b_point, out_point; /* floats to the next point, */
     size_t b_tile, out_tile, out_row; /* .. to the next tile of b and out, to the next o of out, */
-    size_t a_term, b_term;            /* .. where terms are tiles: to the next */
+    size_t a_term;                    /* .. where terms are tiles: to the next */
     int points, terms;
-    enum { DTI_PACKED, DTI_LANES, DTI_VECTORS } kind;
+    bool lanes;
     bool resume; /* go on from what out holds */
 } dti_product;
 
 /* OT x TT accumulators in registers. */
-DTI_INLINE void dti_product_run(const int OT, const int TT, const int KIND, const dti_product *p,
+DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, const dti_product *p,
                                 const float *as_of, const float *bs_of, float *outs_of, int blocks)
 {
-    const size_t out_row = p->out_row, out_tile = p->out_tile, b_tile = p->b_tile,
-                 step = KIND == DTI_PACKED ? 1 : DTI_L;
-    const size_t a_term = KIND == DTI_PACKED  ? (size_t)OT
-                          : KIND == DTI_LANES ? 1
-                                              : p->a_term,
-                 b_term = KIND == DTI_VECTORS ? p->b_term : DTI_L;
-    const int tiles = KIND == DTI_LANES ? p->terms : 1, terms = KIND == DTI_LANES ? 16 : p->terms;
+    const size_t out_row = p->out_row, out_tile = p->out_tile, b_tile = p->b_tile, step = LANES ? DTI_L : 1;
+    const int tiles = LANES ? p->terms : 1, terms = LANES ? 16 : p->terms;
     const bool resume = p->resume;
     for (int f = 0; f < p->points; ++f)
         for (int k = 0; k < blocks; ++k)
             for (size_t part = 0; part < 16; part += DTI_W) {
                 float *out = outs_of + (size_t)f * p->out_point + (size_t)(k * OT) * out_row + part;
-                const float *a = as_of + (size_t)f * p->a_point +
-                                 (size_t)(k * OT) * (KIND == DTI_PACKED ? (size_t)terms : step) +
-                                 (KIND == DTI_VECTORS ? part : 0);
+                const float *a = as_of + (size_t)f * p->a_point + (size_t)(k * OT) * (LANES ? DTI_L : (size_t)terms);
                 const float *b = bs_of + (size_t)f * p->b_point + part;
                 dti_v acc[6][4];
                 DTI_UNROLL for (int o = 0; o < OT; ++o)
@@ -8665,16 +8658,13 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const int KIND, cons
                         if (resume)
                             acc[o][t] = dti_load(out + (size_t)o * out_row + (size_t)t * out_tile);
                     }
-                for (int tile = tiles; tile > 0;
-                     --tile, a += KIND == DTI_LANES ? p->a_term - DTI_L : 0)
-                    for (int i = terms; i > 0; --i, a += a_term, b += b_term) {
+                for (int tile = tiles; tile > 0; --tile, a += LANES ? p->a_term - DTI_L : 0)
+                    for (int i = terms; i > 0; --i, a += LANES ? 1 : OT, b += DTI_L) {
                         dti_v bs[4];
                         DTI_UNROLL for (int t = 0; t < TT; ++t)
                             bs[t] = dti_load(b + (size_t)t * b_tile);
                         DTI_UNROLL for (int o = 0; o < OT; ++o) {
-                            dti_v as;
-                            if (KIND == DTI_VECTORS) as = dti_load(a + (size_t)o * step);
-                            else as = dti_splat(a[(size_t)o * step]);
+                            const dti_v as = dti_splat(a[(size_t)o * step]);
                             DTI_UNROLL for (int t = 0; t < TT; ++t)
                                 acc[o][t] = dti_fma(as, bs[t], acc[o][t]);
                         }
@@ -8685,21 +8675,20 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const int KIND, cons
             }
 }
 
-DTI_INLINE void dti_product_tiles(const int OT, const int KIND, const dti_product *p,
+DTI_INLINE void dti_product_tiles(const int OT, const bool LANES, const dti_product *p,
                                   const float *a, const float *b, float *out, int tiles, int blocks)
 {
-    if (tiles == 4) dti_product_run(OT, 4, KIND, p, a, b, out, blocks);
-    else if (tiles == 3) dti_product_run(OT, 3, KIND, p, a, b, out, blocks);
-    else if (tiles == 2) dti_product_run(OT, 2, KIND, p, a, b, out, blocks);
-    else dti_product_run(OT, 1, KIND, p, a, b, out, blocks);
+    if (tiles == 4) dti_product_run(OT, 4, LANES, p, a, b, out, blocks);
+    else if (tiles == 3) dti_product_run(OT, 3, LANES, p, a, b, out, blocks);
+    else if (tiles == 2) dti_product_run(OT, 2, LANES, p, a, b, out, blocks);
+    else dti_product_run(OT, 1, LANES, p, a, b, out, blocks);
 }
 
 DTI_INLINE void dti_product_any(const int OT, const dti_product *p, const float *a, const float *b,
                                 float *out, int tiles, int blocks)
 {
-    if (p->kind == DTI_PACKED) dti_product_tiles(OT, DTI_PACKED, p, a, b, out, tiles, blocks);
-    else if (p->kind == DTI_LANES) dti_product_tiles(OT, DTI_LANES, p, a, b, out, tiles, blocks);
-    else dti_product_tiles(OT, DTI_VECTORS, p, a, b, out, tiles, blocks);
+    if (p->lanes) dti_product_tiles(OT, true, p, a, b, out, tiles, blocks);
+    else dti_product_tiles(OT, false, p, a, b, out, tiles, blocks);
 }
 
 DTI_NOINLINE void dti_product_1(const dti_product *p, const float *a, const float *b, float *out,
@@ -8772,8 +8761,7 @@ static void dti_product_do(const dti_product *p, const float *a, const float *b,
     const dti_parts o = dti_parts_of(outs, dti_wino_machine.outs),
                     t = dti_parts_of(tiles, dti_wino_machine.tiles);
     const size_t rest = (size_t)(o.wide * o.size),
-                 a_rest = rest * (p->kind == DTI_PACKED ? (size_t)p->terms
-                                                        : DTI_L); /* after the wide blocks */
+                 a_rest = rest * (p->lanes ? DTI_L : (size_t)p->terms); /* after the wide blocks */
     for (int k = 0; k < t.count; ++k) {
         const int width = t.size - (k >= t.wide);
         dti_product_size(o.size, p, a, b, out, width, o.wide);
@@ -9083,10 +9071,10 @@ static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *fo
               : fit < r.down              ? fit / dti_wino_machine.outs * dti_wino_machine.outs
                                           : r.down;
     r.turned = (size_t)(r.across * tiles) * 16 * DTI_L;
-    if (r.fold) { /* of O x C sums in lanes, sixteen folded ones a vector */
-        r.across = (g->O * g->C + 15) / 16;
+    if (r.fold) { /* a vector is what 4 x 4 channels have folded */
+        r.across = (g->O + 3) / 4 * ((g->C + 3) / 4);
         r.down = r.block = 1;
-        r.turned = dti_wino_lines(g->O, g->C);
+        r.turned = 0;
     }
     r.du = dti_wino_lines(r.across, r.block);
     r.r = (size_t)(r.across * r.down) * DTI_L;
@@ -9136,31 +9124,75 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
     }
 }
 
-/* sums[r] = the lanes of row r folded in the order of dti_fold; with 512-bit vectors sixteen rows
-   at a time: each round adds halves, quarters, .. of vectors and packs two into one. */
+/* sums[r] = the lanes of row r folded in the order of dti_fold. With 512-bit vectors sixteen rows at a time, in
+   registers: a round adds halves, then quarters, .. of two vectors and leaves the sums of both in one. */
+#if DTI_W == 16
+#define DTI_FOLD_TWO(a, b, upper, swap) /* lanes of b where `upper` says so; swap changes its halves */ \
+    ((dti_v)_mm512_mask_blend_ps(upper, a, b) + (dti_v)swap(_mm512_mask_blend_ps(upper, b, a)))
+#define DTI_SWAP_8(x) _mm512_shuffle_f32x4(x, x, 0x4E)
+#define DTI_SWAP_4(x) _mm512_shuffle_f32x4(x, x, 0xB1)
+#define DTI_SWAP_2(x) _mm512_permute_ps(x, 0x4E)
+#define DTI_SWAP_1(x) _mm512_permute_ps(x, 0xB1)
+DTI_INLINE dti_v dti_fold_16(dti_v *a)
+{
+    DTI_UNROLL for (int k = 0; k < 8; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 8], 0xFF00, DTI_SWAP_8);
+    DTI_UNROLL for (int k = 0; k < 4; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 4], 0xF0F0, DTI_SWAP_4);
+    DTI_UNROLL for (int k = 0; k < 2; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 2], 0xCCCC, DTI_SWAP_2);
+    return DTI_FOLD_TWO(a[0], a[1], 0xAAAA, DTI_SWAP_1);
+}
+#endif
+
 static void dti_wino_fold(float *sums, const float *acc, int rows)
 {
     int r = 0;
 #if DTI_W == 16
     for (; r + 16 <= rows; r += 16) {
-        __m512 a[16];
-        DTI_UNROLL for (int k = 0; k < 16; ++k)
-            a[k] = dti_load(acc +
-                            (size_t)(r + k % 4 * 4 + k / 4) * DTI_L); /* so row k ends in lane k */
-        DTI_UNROLL for (int k = 0; k < 8; ++k)
-            a[k] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0x44),
-                                 _mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0xEE));
-        DTI_UNROLL for (int k = 0; k < 4; ++k)
-            a[k] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0x88),
-                                 _mm512_shuffle_f32x4(a[2 * k], a[2 * k + 1], 0xDD));
-        DTI_UNROLL for (int k = 0; k < 2; ++k)
-            a[k] = _mm512_add_ps(_mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0x44),
-                                 _mm512_shuffle_ps(a[2 * k], a[2 * k + 1], 0xEE));
-        _mm512_storeu_ps(sums + r, _mm512_add_ps(_mm512_shuffle_ps(a[0], a[1], 0x88),
-                                                 _mm512_shuffle_ps(a[0], a[1], 0xDD)));
+        dti_v a[16];
+        DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = dti_load(acc + (size_t)(r + k) * DTI_L);
+        _mm512_storeu_ps(sums + r, dti_fold_16(a));
     }
 #endif
     if (r < rows) dti_fold(sums + r, acc + (size_t)r * DTI_L, rows - r);
+}
+
+/* dU of 4 channels o and CT of 4 channels c at one point, folded: sums[4*o + c] */
+DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, size_t m_tile, const float *v, size_t v_tile,
+                                    float *sums)
+{
+    enum { ROWS = DTI_REGISTERS == 32 ? 4 : 2 };
+    _Alignas(64) float lanes[16 * DT_LANES];
+    for (int row = 0; row < 4; row += ROWS)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            const float *a = m + (size_t)row * DTI_L + part, *b = v + part;
+            dti_v acc[4 * ROWS];
+            DTI_UNROLL for (int k = 0; k < 4 * ROWS; ++k) acc[k] = dti_splat(0.0f);
+            for (int t = tiles; t > 0; --t, a += m_tile, b += v_tile) {
+                dti_v bs[4];
+                DTI_UNROLL for (int c = 0; c < CT; ++c) bs[c] = dti_load(b + (size_t)c * DTI_L);
+                DTI_UNROLL for (int o = 0; o < ROWS; ++o) {
+                    const dti_v as = dti_load(a + (size_t)o * DTI_L);
+                    DTI_UNROLL for (int c = 0; c < CT; ++c) acc[4 * o + c] = dti_fma(as, bs[c], acc[4 * o + c]);
+                }
+            }
+#if DTI_W == 16
+            dti_store(sums, dti_fold_16(acc));
+#else
+            DTI_UNROLL for (int k = 0; k < 4 * ROWS; ++k) dti_store(lanes + (size_t)(4 * row + k) * DTI_L + part, acc[k]);
+#endif
+        }
+    if (DTI_W < 16) dti_fold(sums, lanes, 16);
+}
+
+/* All of a point, blocks of 4 x 4; what a block has behind the last channel nobody reads. */
+DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float *m, const float *v, float *sums)
+{
+    const size_t m_tile = (size_t)g->O * DTI_L, v_tile = (size_t)g->C * DTI_L;
+    for (int o = 0; o < g->O; o += 4)
+        for (int c = 0; c < g->C; c += 4, sums += DTI_L) {
+            const float *a = m + (size_t)o * DTI_L, *b = v + (size_t)c * DTI_L;
+            if (g->C - c > 2) dti_wino_fold_block(4, tiles, a, m_tile, b, v_tile, sums);
+            else dti_wino_fold_block(2, tiles, a, m_tile, b, v_tile, sums);
+        }
 }
 
 /* dU of column j: turn one factor of each point, multiply, and the rows of G' dU into R[j]. */
@@ -9172,18 +9204,8 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     const size_t vectors_point = r->turn_dy ? r->m : r->v, numbers_point = r->turn_dy ? r->v : r->m;
     const int channels = r->turn_dy ? g->O : g->C;
     if (r->fold) {
-        const dti_product p = { .a_term = (size_t)g->O * DTI_L,
-                                .b_term = (size_t)g->C * DTI_L,
-                                .b_tile = DTI_L,
-                                .out_row = (size_t)g->C * DTI_L,
-                                .out_tile = DTI_L,
-                                .points = 1,
-                                .terms = tiles,
-                                .kind = DTI_VECTORS };
-        for (int i = 0; i < form->n; ++i) {
-            dti_product_do(&p, m + (size_t)i * r->m, v + (size_t)i * r->v, turned, g->O, g->C);
-            dti_wino_fold(du + (size_t)i * r->du, turned, g->O * g->C);
-        }
+        for (int i = 0; i < form->n; ++i)
+            dti_wino_fold_point(g, tiles, m + (size_t)i * r->m, v + (size_t)i * r->v, du + (size_t)i * r->du);
         form->w_back(r->across, du, r->du, into, r->r, add);
         return;
     }
@@ -9202,7 +9224,7 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
                             .out_row = (size_t)r->across * DTI_L,
                             .points = form->n,
                             .terms = tiles,
-                            .kind = DTI_LANES };
+                            .lanes = true };
     for (int k = 0; k < r->down; k += r->block) {
         const int rows = r->down - k < r->block ? r->down - k : r->block;
         dti_product_do(&p, numbers + (size_t)k * DTI_L, turned, du, rows, r->across);
@@ -9211,21 +9233,25 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     }
 }
 
-/* dw from R[j][u], the last axis; channels are turned back. */
+/* dw from R[j][u], the last axis; channels are turned back: lanes are channels o, or c, or both, 4 x 4. */
 static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
                              const float *from, float *own, float *dw)
 {
-    const int K = form->K, channels = r->fold ? g->O * g->C : r->turn_dy ? g->O : g->C;
-    const size_t taps = (size_t)(K * K), row = (size_t)g->C * taps;
+    const int K = form->K, taps = K * K, row = g->C * taps;
     for (int d = 0; d < r->down; ++d)
         for (int k = 0; k < r->across; ++k) {
-            const int lanes = channels - 16 * k < 16 ? channels - 16 * k : 16;
             for (int u = 0; u < K; ++u)
                 form->w_back(1, from + (size_t)u * r->r + (size_t)(d * r->across + k) * DTI_L,
                              (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
-            float *to = r->turn_dy && !r->fold ? dw + (size_t)(16 * k) * row + (size_t)d * taps
-                                               : dw + (size_t)d * row + (size_t)(16 * k) * taps;
-            dti_turn(to, (ptrdiff_t)(r->turn_dy && !r->fold ? row : taps), own, DT_LANES, (ptrdiff_t)taps, lanes);
+            if (r->fold) {
+                const int across = (g->C + 3) / 4, o = k / across * 4, c = k % across * 4;
+                for (int i = 0; i < dti_least(4, g->O - o); ++i)
+                    dti_turn(dw + (ptrdiff_t)(o + i) * row + c * taps, taps, own + 4 * i, DT_LANES, taps,
+                             dti_least(4, g->C - c));
+            } else if (r->turn_dy)
+                dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps, dti_least(16, g->O - 16 * k));
+            else
+                dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps, dti_least(16, g->C - 16 * k));
         }
 }
 
@@ -9246,8 +9272,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
     }
     const int n = form->n, all = groups * dti_wino_tiles(g, form), chunk = dti_wino_chunk(all);
     const dti_wino_room most = dti_wino_room_of(g, form, chunk);
-    float *v = scratch, *dv = v + (size_t)(n * n) * most.v, *m = dv + (size_t)(n * n) * most.v,
-          *z = m + (size_t)n * most.m;
+    float *v = scratch, *m = v + (size_t)(n * n) * most.v, *z = m + (size_t)n * most.m;
     float *turned = z + (size_t)n * most.z, *du = turned + (size_t)n * most.turned,
           *r_all = du + (size_t)n * most.du;
     float *sums = r_all + (size_t)(n * form->K) * most.r, *own = sums + (size_t)g->O * DTI_L;
@@ -9263,14 +9288,13 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
             const size_t at = (size_t)(j * n);
             form->rows_back(tiles * g->O, z + (size_t)j * r.z, m,
                             r.m); /* dM[i][t][o] of column j */
-            if (dx)
-                dti_wino_products(n, g->C, g->C, g->O, tiles,
-                                  packed + dti_wino_packed_floats(g, form) / 2 +
-                                      at * (size_t)(g->O * g->C),
-                                  m, r.m, dv + at * r.v, r.v, (size_t)g->C * DTI_L, DTI_L);
             if (dw)
                 dti_wino_column_w(g, form, &r, tiles, v + at * r.v, m, turned, du,
                                   r_all + (size_t)(j * form->K) * r.r, t0 > 0);
+            if (dx) /* dV takes the place of V, which has served */
+                dti_wino_products(n, g->C, g->C, g->O, tiles,
+                                  packed + dti_wino_packed_floats(g, form) / 2 + at * (size_t)(g->O * g->C),
+                                  m, r.m, v + at * r.v, r.v, (size_t)g->C * DTI_L, DTI_L);
             if (db && j == 1) /* dM at the point (1, 1) is the sum of the tile's dy */
                 for (int o = 0; o < g->O; ++o)
                     for (size_t part = 0; part < 16; part += DTI_W) {
@@ -9282,7 +9306,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
                         dti_store(sum, s);
                     }
         }
-        if (dx) dti_wino_give_dx(g, form, dx, t0, tiles, dv, r.v);
+        if (dx) dti_wino_give_dx(g, form, dx, t0, tiles, v, r.v);
     }
     if (dw) dti_wino_give_dw(g, form, &most, r_all, own, dw);
     if (db) dti_fold(db, sums, g->O);
@@ -9636,7 +9660,7 @@ DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form 
     const size_t n = (size_t)form->n;
     if (form->line_pack) return dti_line_room_of(g, form).end;
     const dti_wino_room r = dti_wino_room_of(g, form, DTI_WINO_CHUNK);
-    return 2 * n * n * r.v + n * (r.m + r.z + r.turned + r.du + (size_t)form->K * r.r) +
+    return n * n * r.v + n * (r.m + r.z + r.turned + r.du + (size_t)form->K * r.r) +
            (size_t)g->O * DTI_L + 25 * 16;
 }
 
