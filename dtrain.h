@@ -8453,12 +8453,12 @@ DTI_INLINE void dti_wino_x_back(const int n, const dti_wino_square *s, const flo
         }
 }
 
-/* y = Z A + bias, Z = A' M of m rows: z[j][channel][i], channels z_channel floats apart */
+/* y = Z A + bias, Z = A' M of m rows: z[j][channel][i] */
 DTI_INLINE void dti_wino_y(const int n, const int m, const dti_wino_square *s, const float *bias,
-                           const float *z, size_t point, size_t z_channel)
+                           const float *z, size_t point)
 {
     const size_t channel = s->channel, row = s->row;
-    for (int c = 0; c < s->channels; ++c, z += z_channel)
+    for (int c = 0; c < s->channels; ++c, z += (size_t)m * DTI_L)
         for (size_t part = 0; part < 16; part += DTI_W) {
             float *y = s->at + (size_t)c * channel + part;
             const dti_v start = dti_splat(bias ? bias[c] : 0.0f);
@@ -8560,8 +8560,7 @@ struct dti_wino_form {
     int n, m, K;
     void (*x)(const dti_wino_square *s, float *v, size_t point);
     void (*x_back)(const dti_wino_square *s, const float *v, size_t point);
-    void (*y)(const dti_wino_square *s, const float *bias, const float *z, size_t point,
-              size_t z_channel);
+    void (*y)(const dti_wino_square *s, const float *bias, const float *z, size_t point);
     void (*y_back)(const dti_wino_square *s, float *z, size_t point);
     void (*rows)(int items, const float *from, size_t point, float *z);
     void (*rows_back)(int items, const float *z, float *to, size_t point);
@@ -8587,9 +8586,9 @@ struct dti_wino_form {
     }
 #define DTI_WINO_FORM(n, m, K) \
     DTI_NOINLINE void dti_wino_y_##m##K(const dti_wino_square *s, const float *bias, \
-                                        const float *z, size_t point, size_t z_channel) \
+                                        const float *z, size_t point) \
     { \
-        dti_wino_y(n, m, s, bias, z, point, z_channel); \
+        dti_wino_y(n, m, s, bias, z, point); \
     } \
     DTI_NOINLINE void dti_wino_y_back_##m##K(const dti_wino_square *s, float *z, size_t point) \
     { \
@@ -8631,8 +8630,8 @@ DTI_WINO_FORM(8, 4, 5)
      lanes     numbers that are the lanes of vectors, o's 16 apart     terms are tiles, 16 lanes each */
 typedef struct dti_product {            /* the geometry; where a, b and out are goes beside it */
     size_t a_point, b_point, out_point; /* floats to the next point, */
-    size_t b_tile, out_tile, out_row; /* .. to the next tile of b and out, to the next o of out, */
-    size_t a_term;                    /* .. where terms are tiles: to the next */
+    size_t b_tile, out_tile;            /* .. to the next tile; to the next o of out they are 16, */
+    size_t a_term;                      /* .. where terms are tiles: to the next */
     int points, terms;
     bool lanes;
     bool resume; /* go on from what out holds */
@@ -8642,36 +8641,32 @@ typedef struct dti_product {            /* the geometry; where a, b and out are 
 DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, const dti_product *p,
                                 const float *as_of, const float *bs_of, float *outs_of, int blocks)
 {
-    const size_t out_row = p->out_row, out_tile = p->out_tile, b_tile = p->b_tile, step = LANES ? DTI_L : 1;
+    const size_t b_tile = p->b_tile, out_tile = p->out_tile, step = LANES ? DTI_L : 1;
     const int tiles = LANES ? p->terms : 1, terms = LANES ? 16 : p->terms;
-    const bool resume = p->resume;
     for (int f = 0; f < p->points; ++f)
         for (int k = 0; k < blocks; ++k)
             for (size_t part = 0; part < 16; part += DTI_W) {
-                float *out = outs_of + (size_t)f * p->out_point + (size_t)(k * OT) * out_row + part;
+                float *out = outs_of + (size_t)f * p->out_point + (size_t)(k * OT) * DTI_L + part;
                 const float *a = as_of + (size_t)f * p->a_point + (size_t)(k * OT) * (LANES ? DTI_L : (size_t)terms);
                 const float *b = bs_of + (size_t)f * p->b_point + part;
-                dti_v acc[6][4];
-                DTI_UNROLL for (int o = 0; o < OT; ++o)
-                    DTI_UNROLL for (int t = 0; t < TT; ++t) {
-                        acc[o][t] = dti_splat(0.0f);
-                        if (resume)
-                            acc[o][t] = dti_load(out + (size_t)o * out_row + (size_t)t * out_tile);
+                dti_v acc[4][6];
+                DTI_UNROLL for (int t = 0; t < TT; ++t)
+                    DTI_UNROLL for (int o = 0; o < OT; ++o) {
+                        acc[t][o] = dti_splat(0.0f);
+                        if (p->resume) acc[t][o] = dti_load(out + (size_t)t * out_tile + (size_t)o * DTI_L);
                     }
                 for (int tile = tiles; tile > 0; --tile, a += LANES ? p->a_term - DTI_L : 0)
                     for (int i = terms; i > 0; --i, a += LANES ? 1 : OT, b += DTI_L) {
                         dti_v bs[4];
-                        DTI_UNROLL for (int t = 0; t < TT; ++t)
-                            bs[t] = dti_load(b + (size_t)t * b_tile);
+                        DTI_UNROLL for (int t = 0; t < TT; ++t) bs[t] = dti_load(b + (size_t)t * b_tile);
                         DTI_UNROLL for (int o = 0; o < OT; ++o) {
                             const dti_v as = dti_splat(a[(size_t)o * step]);
-                            DTI_UNROLL for (int t = 0; t < TT; ++t)
-                                acc[o][t] = dti_fma(as, bs[t], acc[o][t]);
+                            DTI_UNROLL for (int t = 0; t < TT; ++t) acc[t][o] = dti_fma(as, bs[t], acc[t][o]);
                         }
                     }
-                DTI_UNROLL for (int o = 0; o < OT; ++o)
-                    DTI_UNROLL for (int t = 0; t < TT; ++t)
-                        dti_store(out + (size_t)o * out_row + (size_t)t * out_tile, acc[o][t]);
+                DTI_UNROLL for (int t = 0; t < TT; ++t)
+                    DTI_UNROLL for (int o = 0; o < OT; ++o)
+                        dti_store(out + (size_t)t * out_tile + (size_t)o * DTI_L, acc[t][o]);
             }
 }
 
@@ -8766,25 +8761,23 @@ static void dti_product_do(const dti_product *p, const float *a, const float *b,
         const int width = t.size - (k >= t.wide);
         dti_product_size(o.size, p, a, b, out, width, o.wide);
         if (o.wide < o.count)
-            dti_product_size(o.size - 1, p, a + a_rest, b, out + rest * p->out_row, width,
+            dti_product_size(o.size - 1, p, a + a_rest, b, out + rest * DTI_L, width,
                              o.count - o.wide);
         b += (size_t)width * p->b_tile;
         out += (size_t)width * p->out_tile;
     }
 }
 
-/* One column of points: out[i][o][t] = sum over c of U[i][c][o] * in[i][t][c], U from
-   dti_wino_pack. Where the channels are many, passes over `depth` of them keep the vectors of four
+/* One column of points: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c], of all_outs channels o that U from
+   dti_wino_pack has, `outs`. Where the channels are many, passes over `depth` of them keep the vectors of four
    tiles in L1 while all weights of the pass go by. */
 static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles, const float *u, const float *in,
-                              size_t in_point, float *out, size_t out_point, size_t out_tile,
-                              size_t out_row)
+                              size_t in_point, float *out, size_t out_point)
 {
     const dti_parts passes = dti_parts_of(ins, dti_wino_machine.depth);
     const int together = passes.count == 1 ? n : 1;
     dti_product p = { .b_tile = (size_t)ins * DTI_L,
-                      .out_tile = out_tile,
-                      .out_row = out_row,
+                      .out_tile = (size_t)outs * DTI_L,
                       .points = together,
                       .a_point = (size_t)ins * (size_t)all_outs,
                       .b_point = in_point,
@@ -8980,26 +8973,26 @@ static void dti_wino_unpool(const dti_wino_place *in, int m, float *y, const flo
             }
 }
 
-/* y of tiles t0 .. t0+tiles-1 from z[j][o][t][i], pooled and rectified if so wished. */
+/* y of tiles t0 .. t0+tiles-1 from z[j][t][o][i], pooled and rectified if so wished. */
 static void dti_wino_give_y(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *y,
                             int t0, int tiles, const float *bias, bool relu, const float *z,
                             size_t point)
 {
     _Alignas(64) float own[36 * 16];
     const int m = form->m, side = y->argmax ? m / 2 : m;
-    const size_t row = (size_t)m * DTI_L, z_channel = (size_t)tiles * row;
-    for (int t = 0; t < tiles; ++t, z += row) {
+    const size_t row = (size_t)m * DTI_L;
+    for (int t = 0; t < tiles; ++t, z += (size_t)g->O * row) {
         dti_wino_place in;
         const dti_wino_square s = dti_wino_tile(g, form, y, t0 + t, side, side, 0, &in);
         if (!y->argmax && dti_wino_full(&in, m)) {
-            form->y(&s, bias, z, point, z_channel);
+            form->y(&s, bias, z, point);
             continue;
         }
         const int group = (t0 + t) / dti_wino_tiles(g, form);
         const ptrdiff_t at = s.at - (y->at + (size_t)group * y->group);
         for (int o = 0; o < g->O; ++o) {
             form->y(&(dti_wino_square){ own, 0, row, 1 }, bias ? bias + o : NULL,
-                    z + (size_t)o * z_channel, point, 0);
+                    z + (size_t)o * row, point);
             if (y->argmax)
                 dti_wino_pool(&in, m, own, relu, s.at + (size_t)o * s.channel,
                               y->argmax + (size_t)group * y->argmax_group + at +
@@ -9108,7 +9101,7 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
         const dti_wino_room r = dti_wino_room_of(g, form, tiles);
         float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
         dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
-        /* M[i][o][t] of column j, then its rows: where V of a column is small, for one block of o after the other,
+        /* M[i][t][o] of column j, then its rows: where V of a column is small, for one block of o after the other,
            so that M is still in L1 */
         const bool small = (size_t)(n * tiles * g->C) * DTI_L * sizeof(float) <= (size_t)dti_machine.l1_bytes;
         const dti_parts blocks = dti_parts_of(g->O, small ? dti_wino_machine.outs : g->O);
@@ -9117,8 +9110,10 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
                 const int o = dti_part_begin(&blocks, k), outs = blocks.size - (k >= blocks.wide);
                 const size_t at = (size_t)(j * n);
                 dti_wino_products(n, g->O, outs, g->C, tiles, packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
-                                  v + at * r.v, r.v, m, r.m, DTI_L, (size_t)tiles * DTI_L);
-                form->rows(tiles * outs, m, r.m, z + (size_t)j * r.z + (size_t)(o * tiles * form->m) * DTI_L);
+                                  v + at * r.v, r.v, m, r.m);
+                for (int t = 0; t < tiles; ++t)
+                    form->rows(outs, m + (size_t)(t * outs) * DTI_L, r.m,
+                               z + (size_t)j * r.z + (size_t)((t * g->O + o) * form->m) * DTI_L);
             }
         dti_wino_give_y(g, form, y, t0, tiles, b, relu, z, r.z);
     }
@@ -9215,21 +9210,20 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
                 dti_turn_square( /* what lies behind the last channel nobody reads */
                     turned + (size_t)i * r->turned + (size_t)(k * tiles + t) * 16 * DTI_L, DT_LANES,
                     vectors + (size_t)i * vectors_point + (size_t)(t * channels + 16 * k) * DTI_L, DT_LANES);
-    const dti_product p = { .a_point = numbers_point,
-                            .a_term = (size_t)r->down * DTI_L,
-                            .b_point = r->turned,
-                            .b_tile = (size_t)tiles * 16 * DTI_L,
-                            .out_point = r->du,
-                            .out_tile = DTI_L,
-                            .out_row = (size_t)r->across * DTI_L,
-                            .points = form->n,
-                            .terms = tiles,
-                            .lanes = true };
+    dti_product p = { .a_point = numbers_point,
+                      .a_term = (size_t)r->down * DTI_L,
+                      .b_point = r->turned,
+                      .b_tile = (size_t)tiles * 16 * DTI_L,
+                      .out_point = r->du,
+                      .points = form->n,
+                      .terms = tiles,
+                      .lanes = true };
     for (int k = 0; k < r->down; k += r->block) {
         const int rows = r->down - k < r->block ? r->down - k : r->block;
+        p.out_tile = (size_t)rows * DTI_L;
         dti_product_do(&p, numbers + (size_t)k * DTI_L, turned, du, rows, r->across);
-        form->w_back(rows * r->across, du, r->du, into + (size_t)(k * r->across) * DTI_L, r->r,
-                     add);
+        for (int l = 0; l < r->across; ++l)
+            form->w_back(rows, du + (size_t)l * p.out_tile, r->du, into + (size_t)(l * r->down + k) * DTI_L, r->r, add);
     }
 }
 
@@ -9241,7 +9235,7 @@ static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const
     for (int d = 0; d < r->down; ++d)
         for (int k = 0; k < r->across; ++k) {
             for (int u = 0; u < K; ++u)
-                form->w_back(1, from + (size_t)u * r->r + (size_t)(d * r->across + k) * DTI_L,
+                form->w_back(1, from + (size_t)u * r->r + (size_t)(k * r->down + d) * DTI_L,
                              (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
             if (r->fold) {
                 const int across = (g->C + 3) / 4, o = k / across * 4, c = k % across * 4;
@@ -9294,7 +9288,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
             if (dx) /* dV takes the place of V, which has served */
                 dti_wino_products(n, g->C, g->C, g->O, tiles,
                                   packed + dti_wino_packed_floats(g, form) / 2 + at * (size_t)(g->O * g->C),
-                                  m, r.m, v + at * r.v, r.v, (size_t)g->C * DTI_L, DTI_L);
+                                  m, r.m, v + at * r.v, r.v);
             if (db && j == 1) /* dM at the point (1, 1) is the sum of the tile's dy */
                 for (int o = 0; o < g->O; ++o)
                     for (size_t part = 0; part < 16; part += DTI_W) {
