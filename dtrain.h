@@ -10338,25 +10338,19 @@ static void dti_gradient_to_floats(dt_net *net) {
 
    Where all ranks are on one host they share a block of memory (dti_comm_block [E2.1]):
 
-       places     a place for each core: who waits there, and what wakes them               [E2.3]
-       locks      for a chunk that several ranks add to: a lock for each part of it         [E2.4]
-       lines      a line for each rank, written by it alone: chunks written, added, read
-       chunks     DTI_DEPTH for each rank: pieces of the vectors that are being added
+       places          one for each core: which ranks wait there, and what wakes them        [E2.3]
+       locks           for a chunk that several ranks add to: a lock for each part of it     [E2.4]
+       line 0 .. p-1   of each rank, which alone writes it: how many chunks it has written, added, read
+       chunks          DTI_DEPTH of each rank, used in turn: pieces of the vectors that are being added
 
    To read: dti_comm_idle, then dti_flight_wait, then one of the three ways, such as dti_shared_progress;
    [E2.5] for how threads send each other messages. */
 
 /* ==== [E2.1] The communicator's parts ======================================
 
-   A dt_comm [S10.1] is one struct for every backend, in stretches by who works with them. A backend is four
-   functions: start a message, see whether it is through, stop the job, close. What ranks of one host share
-   lies in one block:
-
-       dti_comm_block   how large a chunk is, the places where ranks wait, the locks
-       line 0 .. p-1    what each rank has done so far; a cache line for each number
-       chunks           DTI_DEPTH of each rank, used in turn
-
-   To read: dt_comm, then dti_flight, which is one collective on its way [E2.4]. */
+   A dt_comm [S10.1] is one struct for every backend, with a stretch for each room that works with it. A backend
+   is four functions: start a message, see whether it is through, stop the job, close. To read: dt_comm, then
+   dti_flight, which is one collective on its way [E2.4]. */
 #ifdef DTI_IMPLEMENT
 #include <stdatomic.h>
 #ifdef DTI_RANKS
@@ -10438,7 +10432,7 @@ typedef struct dti_comm_line {
     _Alignas(64) _Atomic uint64_t read;
 } dti_comm_line;
 
-/* Where ranks wait for one another: place 0, until training gives each core one of its own [S11.3]. */
+/* Where ranks wait for one another: at place 0, until training gives each core one of its own [S11.3]. */
 typedef struct dti_place {
     _Alignas(64) _Atomic uint32_t event; /* counts the moments at which sleepers are woken */
     _Atomic uint32_t ranks;           /* that belong here */
@@ -10555,25 +10549,30 @@ DT_API const char *dt_comm_host(const dt_comm *c, int rank) {
     return dti_check_rank(c, __func__, rank) == DT_OK ? c->host[rank] : "?";
 }
 
-/* Spinning pays only while every rank has a core; a test of shared memory takes well under a microsecond,
-   and a rank that is later than 20 microseconds will be a good deal later. */
+/* The ways to wait: tests before the first yield, then yields before the first sleep, for messages and for
+   memory. Spinning pays only while every rank has a core; a test of shared memory takes well under a
+   microsecond, and a rank that is later than 20 microseconds will be a good deal later. */
+static const struct dti_way { const char *name; int spins, yields[2]; } dti_ways[] = {
+    [DT_WAIT_AUTO]      = { "auto", 100, { 2000, 2000 } },          /* where every rank has a core */
+    [DT_WAIT_SPIN]      = { "spin", INT_MAX, { 2000, 2000 } },
+    [DT_WAIT_YIELD]     = { "yield", 0, { INT_MAX, INT_MAX } },
+    [DT_WAIT_SLEEP]     = { "sleep", 0, { 0, 0 } },
+    [DT_WAIT_SLEEP + 1] = { "auto", 0, { 2000, 10 } },              /* auto, where ranks outnumber cores */
+};
+
 DT_API void dt_comm_set_wait(dt_comm *c, dt_wait wait) {
     DTI_NEED(c, "comm", );
     if (dti_check_enum(__func__, "way to wait", wait, DT_WAIT_SLEEP + 1u) != DT_OK) return;
-    int cores = dt_cores();
-    bool enough = c->here <= cores;
     c->wait_auto = wait == DT_WAIT_AUTO;
-    c->spins = wait == DT_WAIT_SPIN ? INT_MAX : wait == DT_WAIT_AUTO && enough ? 100 : 0;
-    c->yields[0] = wait == DT_WAIT_SLEEP ? 0 : wait == DT_WAIT_YIELD ? INT_MAX : 2000;
-    c->yields[1] = wait == DT_WAIT_AUTO && !enough ? 10 : c->yields[0];
+    const struct dti_way *way = &dti_ways[c->wait_auto && c->here > dt_cores() ? DT_WAIT_SLEEP + 1 : wait];
+    c->spins = way->spins, c->yields[0] = way->yields[0], c->yields[1] = way->yields[1];
 }
 
 static void dti_comm_wait_from_environment(dt_comm *c) {
     const char *text = getenv("DTRAIN_WAIT");
-    dt_comm_set_wait(c, !text                        ? DT_WAIT_AUTO
-                      : strcmp(text, "spin") == 0  ? DT_WAIT_SPIN
-                      : strcmp(text, "yield") == 0 ? DT_WAIT_YIELD
-                      : strcmp(text, "sleep") == 0 ? DT_WAIT_SLEEP : DT_WAIT_AUTO);
+    unsigned wait = DT_WAIT_SLEEP;
+    while (wait > 0 && !(text && strcmp(text, dti_ways[wait].name) == 0)) --wait;
+    dt_comm_set_wait(c, (dt_wait)wait); /* auto, unless another one is named */
 }
 
 #define DTI_GET(atom) atomic_load_explicit(&(atom), memory_order_relaxed)
@@ -11311,10 +11310,8 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
    One rank alone is the same with p = 1, and nobody ever writes. To read: dti_threads_post, dti_threads_test,
    then dt_run_ranks. */
 #ifdef DTI_IMPLEMENT
-/* A sender puts its letter into the receiver's box, on top of what is there. The receiver empties its box
-   into a list of its own, copies from the letter that it expects, and marks it as taken, which tells the
-   sender that its buffer is free again. A lane carries one message at a time. Memory grows with the number
-   of ranks, not with its square. */
+/* Puts the letter into the receiver's box, on top of what is there. A lane carries one message at a time, so a
+   rank has a letter for each lane; memory grows with the number of ranks, not with its square. */
 static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
     m->pending = true;
     if (m->incoming) return DT_OK;
@@ -11355,9 +11352,8 @@ static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     if (!letter) return DT_OK;
     m->pending = false;
     if (letter->bytes != m->bytes || letter->tag != m->tag)
-        return dt_fail(
-            DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with tag %d",
-            c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
+        return dt_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with "
+                       "tag %d", c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
     memcpy(m->buf, letter->buf, m->bytes);
     atomic_store_explicit(&letter->taken, 1, memory_order_release);
     return DT_OK;
@@ -11379,7 +11375,7 @@ static const dti_backend dti_threads = { "threads", dti_threads_post, dti_thread
                                          dti_threads_close };
 #endif
 
-/* By what others tell this rank's host and process from theirs; one rank alone has nobody to tell. */
+/* This process' number and this host's name; not known, nor needed, where one rank is all there is. */
 #ifdef DTI_RANKS
 static int dti_process(void) { return (int)getpid(); }
 static void dti_own_host(char *name) { /* uname is there under a strict -std=c11, gethostname is not */
