@@ -10348,9 +10348,9 @@ static void dti_gradient_to_floats(dt_net *net) {
 
 /* ==== [E2.1] The communicator's parts ======================================
 
-   A dt_comm [S10.1] is one struct for every backend, with a stretch for each room that works with it. A backend
-   is four functions: start a message, see whether it is through, stop the job, close. To read: dt_comm, then
-   dti_flight, which is one collective on its way [E2.4]. */
+   A dt_comm [S10.1] is one struct for every backend, with a stretch for each room that works with it. A
+   backend is four functions: start a message, see whether it is through, stop the job, close. To read:
+   dt_comm, then dti_flight, which is one collective on its way [E2.4]. */
 #ifdef DTI_IMPLEMENT
 #include <stdatomic.h>
 #ifdef DTI_RANKS
@@ -11310,8 +11310,8 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
    One rank alone is the same with p = 1, and nobody ever writes. To read: dti_threads_post, dti_threads_test,
    then dt_run_ranks. */
 #ifdef DTI_IMPLEMENT
-/* Puts the letter into the receiver's box, on top of what is there. A lane carries one message at a time, so a
-   rank has a letter for each lane; memory grows with the number of ranks, not with its square. */
+/* Puts the letter into the receiver's box, on top of what is there. A lane carries one message at a time,
+   so a rank has a letter for each lane; memory grows with the number of ranks, not with its square. */
 static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
     m->pending = true;
     if (m->incoming) return DT_OK;
@@ -11352,8 +11352,8 @@ static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     if (!letter) return DT_OK;
     m->pending = false;
     if (letter->bytes != m->bytes || letter->tag != m->tag)
-        return dt_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes with "
-                       "tag %d", c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
+        return dt_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes "
+                       "with tag %d", c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
     memcpy(m->buf, letter->buf, m->bytes);
     atomic_store_explicit(&letter->taken, 1, memory_order_release);
     return DT_OK;
@@ -12211,7 +12211,8 @@ struct dti_peer {
     dti_beat    in, out, last;
     MPI_Request coming, going;
     uint64_t    got, sent;
-    double      silent, told;  /* seconds since the last beat, as counted while we wait; when ours was sent */
+    double      silent;        /* seconds since its last beat came, as counted here */
+    double      told;          /* when our last one was sent to it */
 };
 
 static void dti_beats_start(dt_comm *c) {
@@ -12225,7 +12226,7 @@ static void dti_beats_start(dt_comm *c) {
     }
 }
 
-/* True if all ranks of this host wait that have not said goodbye; *gone becomes one that has. */
+/* True if each rank of this host waits or has said goodbye. *gone: one that has; -1: none. */
 static bool dti_all_wait(const dt_comm *c, int *gone) {
     *gone = -1;
     for (int i = 0; i < c->here; ++i)
@@ -12307,7 +12308,8 @@ static dt_err dti_miss_a_host(dt_comm *c) {
     return dt_fail(DT_ECOMM, "all ranks wait for each other: they do not call the same collectives");
 }
 
-/* Says goodbye, and takes in what is still under way: each tells the others how many beats it has sent. */
+/* Says goodbye, and takes in the beats that are still under way: each host tells the others how many it has
+   sent them. */
 static void dti_beats_stop(dt_comm *c) {
     if (!c->signs->peer) return;
     uint64_t *count = dti_alloc(2 * (size_t)c->hosts * sizeof *count);
@@ -12422,21 +12424,25 @@ static void dti_obituary(const dt_comm *c, int seat, dti_fate fate, char *text, 
 
 #ifdef DTRAIN_WITH_MPI
 /* The letter that Linux gives to a process: R runs, S sleeps, T stopped, Z dead but not yet buried; ' ' if
-   unknown. */
-static char dti_process_state(int pid) {
+   unknown. And its parent, 0 if unknown. They stand behind its name: "4711 (name) S 4710 ..." */
+static char dti_process_stat(int pid, int *parent) {
     char path[40] = "", text[512];
     dti_add_text(path, sizeof path, "/proc/%d/stat", pid);
-    int file = open(path, O_RDONLY);
-    if (file < 0) return ' ';
-    ssize_t n = read(file, text, sizeof text);
-    close(file);
-    while (n > 0 && text[n - 1] != ')') --n;  /* the name before it may hold anything */
-    return n > 0 && n + 1 < (ssize_t)sizeof text ? text[n + 1] : ' ';
+    const int file = open(path, O_RDONLY);
+    const ssize_t n = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0) close(file);
+    text[n > 0 ? n : 0] = '\0';
+    const char *end = strrchr(text, ')');     /* the name may hold anything, also this */
+    const bool good = end && strlen(end) > 4;
+    *parent = good ? atoi(end + 4) : 0;
+    return good ? end[2] : ' ';
 }
 
-/* there is no such process */
+static char dti_process_state(int pid) { int parent; return dti_process_stat(pid, &parent); }
+
+/* True if there is no such process. */
 static bool dti_gone(long pid) { return kill((pid_t)pid, 0) != 0 && errno == ESRCH; }
-#else /* threads have one process, which asks */
+#else /* threads are one process, which lives while it asks */
 static char dti_process_state(int pid) { return (void)pid, ' '; }
 static bool dti_gone(long pid) { return (void)pid, false; }
 #endif
@@ -12515,8 +12521,8 @@ static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
     return atomic_compare_exchange_strong(&c->signs->board->failed, &none, rank + 1);
 }
 
-/* Another rank has failed. Under MPI it has said so, and everybody is being ended: to add a second line would
-   not help. */
+/* What a wait returns when another rank has failed. Under MPI that was said already, and we are about to be
+   ended: so no second line is added, by keeping still for so long. */
 static dt_err dti_give_up(dt_comm *c, int failed) {
     char text[320];
     dti_fate fate = (dti_fate)DTI_GET(c->signs->board->hung);
@@ -12555,7 +12561,7 @@ static dt_err dti_idles(dt_comm *c) {
 
 static bool dti_speaks_first(dt_comm *c) {
     if (c->size == 1) return true;
-    /* what meets every host alike is said on the first, and then all are ended */
+    /* an error that meets every host alike is said by the first, which then ends all */
     dti_doze(300000l * (c->away < 5 ? c->away : 5));
     if (!c->signs->board || dti_fails_first(c)) return true;
     return DTI_GET(c->signs->board->hung) && !DTI_GET(c->signs->board->watched)
@@ -12681,7 +12687,7 @@ static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
         if (!dti_running(c, i) || process[i].fd == -2) { process[i].fd = -2; continue; }
         bool dead = process[i].fd >= 0 ? process[i].revents != 0
                   : dti_gone(DTI_GET(p->pid)) || dti_process_state(DTI_GET(p->pid)) == 'Z';
-        if (dead) process[i].fd = -2;  /* poll passes over it; and so do we, next time */
+        if (dead) process[i].fd = -2;  /* so that neither poll nor the next look finds it again */
         left += !dead;
         if (dead && dti_running(c, i)
             && (first < 0 || DTI_GET(p->seen) < DTI_GET(dti_pulse_at(c, first)->seen))) first = i;
@@ -12719,7 +12725,7 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
             dti_watcher_kill(c);
             dti_watcher_leave(c->size, c->here);
         }
-        /* said by the guardian */
+        /* the launcher has ended: the guardian has said so */
         if (dead >= 0 && c->signs->guard && atomic_load(&c->signs->guard->orphaned))
             dti_watcher_kill(c), _exit(0);
         if (dead >= 0 && dti_ended_by_launcher(c, dead)) _exit(0);
@@ -12734,7 +12740,7 @@ static dt_err dti_watcher_start(dt_comm *c, int fd) {
     if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
     if (!c->signs->board)
         return dt_fail(DT_ECOMM, "no watcher: the ranks of %s share no memory", c->host[c->rank]);
-    /* by the first that comes here: rank 0 may have been told not to */
+    /* started by the first rank that comes here: it need not be rank 0, whose environment may say "off" */
     if (atomic_exchange(&c->signs->board->watched, 1)) return DT_OK;
     struct pollfd *process = dti_alloc((size_t)c->here * sizeof *process);
     pid_t child = process ? fork() : -1;
@@ -12782,20 +12788,24 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) {
 #ifdef DTRAIN_WITH_MPI
 #ifdef __linux__
 enum { DTI_NEWS_COMES, DTI_NEWS_ENDED, DTI_NEWS_THROUGH, DTI_NEWS_FAILS };
-typedef struct dti_news { int what, rank, number; } dti_news; /* COMES: its process; ENDED: as waitpid says */
+/* number: with COMES the rank's process, with ENDED its status as of waitpid. */
+typedef struct dti_news { int what, rank, number; } dti_news;
+
+/* A rank as the usher knows it. */
 typedef struct dti_guest {
-    int pid, guardian, line;                          /* pid 0: it has not come */
-    bool through, closed;                             /* closed: its guardian's line, since the last look */
+    int pid, guardian, line;              /* its two processes, 0 before it has come; the guardian's line */
+    bool through, closed;                 /* closed: that line, since the last look */
 } dti_guest;
 
 typedef struct dti_usher {
-    struct pollfd *line;                              /* 0: where lines come in; then two for each rank */
-    dti_guest *guest;                                 /* size of them, by rank */
-    int size, here, lines, came, through;             /* here: of this host, as the launcher says, or 0 */
-    bool over;                                        /* everybody is ended, also a rank that comes late */
-    int speaker;                                      /* 1 + the rank that says why first; 0: nobody does */
-    int caller, parent;                               /* the rank that has called it, and its guardian */
-    double waited, since, limit;                      /* seconds since the first came; since it is over */
+    struct pollfd *line;                  /* [0] listens for new ones; behind it, up to two for each rank */
+    dti_guest *guest;                     /* size of them, by rank */
+    int size, here;                       /* ranks of the job; of this host, as the launcher says, or 0 */
+    int lines, came, through;             /* how many lines; how many ranks have come, and are through */
+    bool over;                            /* the start has failed: also a rank that comes late is ended */
+    int speaker;                          /* 1 + the rank that may say why; 0: none */
+    int caller, parent;                   /* the rank that has started the usher, and its guardian */
+    double waited, since, limit;          /* seconds since the first came; since it is over; at most */
     char host[DTI_HOST];
 } dti_usher;
 
@@ -12811,8 +12821,7 @@ static void dti_usher_kill(const dti_guest *g) {
     if (dti_process_state(g->guardian) == 'T') kill((pid_t)g->guardian, SIGKILL);
 }
 
-/* Only when nobody is about to speak: the launcher ends all, the speaker as well, when one of them is
-   killed. */
+/* To be called when the speaker has spoken: as soon as one rank is killed, the launcher ends the others. */
 static void dti_usher_kill_all(dti_usher *u) {
     u->over = true, u->speaker = 0;
     for (int rank = 0; rank < u->size; ++rank) dti_usher_kill(&u->guest[rank]);
@@ -12839,8 +12848,7 @@ static void dti_usher_list(const dti_usher *u, bool come, char *text, size_t siz
     dti_add_text(text, size, count == 1 ? " has" : " have");
 }
 
-/* A rank has ended. status: as waitpid says; -1: its guardian was killed, by the launcher if another was
-   before. */
+/* A rank has ended. status: as of waitpid; -1: its guardian was killed. */
 static void dti_usher_miss(dti_usher *u, int rank, int status) {
     char how[192], ranks[128], text[384];
     if (rank + 1 == u->speaker) dti_usher_kill_all(u);
@@ -12891,7 +12899,7 @@ static void dti_usher_give_up(dti_usher *u) {
     char ranks[160], text[512], whom[384];
     const int stopped = dti_usher_stopped(u);
     dti_usher_list(u, u->here != u->size, ranks, sizeof ranks);
-    u->since = 1.0;                                   /* nobody comes late any more */
+    u->since = 1.0;                       /* a rank that has not come by now is not waited for */
     if (stopped >= 0)
         snprintf(whom, sizeof whom, "rank %d (%s, process %d) is stopped by a signal", stopped, u->host,
                  u->guest[stopped].pid);
@@ -12942,13 +12950,13 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     if (news.what == DTI_NEWS_COMES) {
         if (!g->pid) {
             g->guardian = news.number, g->line = line->fd, ++u->came;
-            (void)send(line->fd, "", 1, MSG_NOSIGNAL); /* it waits for this: from now on it is missed */
+            (void)send(line->fd, "", 1, MSG_NOSIGNAL); /* which the guardian waits for before it forks */
         }
-        g->pid = news.number;  /* told twice: before its guardian forks it, and after */
+        g->pid = news.number;  /* told twice: before the guardian forks the rank, and after */
         if (u->over && !u->speaker) dti_usher_kill(g);
     } else if (news.what == DTI_NEWS_ENDED) dti_usher_miss(u, news.rank, news.number);
     else if (news.what == DTI_NEWS_THROUGH) g->through = true, ++u->through;
-    else if (!u->over) {  /* what fails several ranks alike is said by the first */
+    else if (!u->over) {  /* of several ranks that fail alike, the first says why */
         u->over = true, u->speaker = news.rank + 1;
         (void)send(line->fd, "", 1, MSG_NOSIGNAL);
     }
@@ -12963,14 +12971,14 @@ static void dti_usher_main(dti_usher *u) {
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
         poll(u->line, (nfds_t)u->lines + 1, 100);
         now = dt_now(), passed = dti_counted(now - before);
-        for (int last = 0; last < 2; ++last)  /* guardians last: a rank may be through, and then end */
+        for (int last = 0; last < 2; ++last)  /* guardians last: THROUGH is to be heard before ENDED */
             for (int i = 1; i <= u->lines; ++i)
                 if (u->line[i].fd >= 0 && u->line[i].revents
                     && dti_usher_guardians(u, u->line[i].fd) == last) {
                     dti_usher_hear(u, &u->line[i]);
                     u->line[i].revents = 0;
                 }
-        dti_guest *caller = &u->guest[u->caller];     /* it may be killed before it has said that it comes */
+        dti_guest *caller = &u->guest[u->caller];     /* it may be killed before it has sent COMES */
         if (!caller->pid && getppid() != u->parent) caller->pid = u->parent, caller->closed = true, ++u->came;
         dti_usher_miss_closed(u);
         if (u->line[0].revents) dti_usher_admit(u);
@@ -12994,7 +13002,7 @@ static bool dti_process_has(int pid, const char *name) {
     bool has = false;
     snprintf(path, sizeof path, "/proc/%d/environ", pid);
     FILE *file = fopen(path, "r");
-    size_t at = 0;  /* so many letters are as in the name; SIZE_MAX: no longer */
+    size_t at = 0;  /* letters that were as in the name; SIZE_MAX: it is another variable */
     for (int letter; file && !has && (letter = getc(file)) != EOF;) {
         has = at == length && letter == '=';
         at = letter == '\0' ? 0 : at < length && letter == name[at] ? at + 1 : SIZE_MAX;
@@ -13003,20 +13011,13 @@ static bool dti_process_has(int pid, const char *name) {
     return has;
 }
 
-static int dti_process_parent(int pid) {
-    char path[40], text[512] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (file) text[fread(text, 1, sizeof text - 1, file)] = '\0', fclose(file);
-    const char *end = strrchr(text, ')');             /* the name before it may hold anything */
-    return end && strlen(end) > 4 ? atoi(end + 4) : 0; /* ") S 4711 ..." */
-}
+static int dti_process_parent(int pid) { int parent; return (void)dti_process_stat(pid, &parent), parent; }
 
 /* The name of the socket. Our launcher is the nearest of our ancestors that was not itself told a rank (a
    shell between the two was told ours). Under Slurm each step has a number as well. */
 static void dti_usher_address(struct sockaddr_un *address, const char *rank_variable) {
     const char *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
-    char space[64] = "";                              /* process numbers mean something within one of these */
+    char space[64] = "";  /* the namespace of processes: in another one their numbers mean others */
     int launcher = (int)getppid();
     while (launcher > 1 && dti_process_has(launcher, rank_variable))
         launcher = dti_process_parent(launcher);
@@ -13078,7 +13079,7 @@ static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank,
         const dt_err error = first ? dti_usher_start(door, size, rank, here) : DT_OK;
         if (door >= 0) close(door);
         if (error != DT_OK) return error;
-        if (!first) dti_doze(1000);                   /* somebody else's will listen in a moment */
+        if (!first) dti_doze(1000);       /* another rank was faster: its usher will listen in a moment */
     }
     return DT_OK;
 }
@@ -13124,9 +13125,10 @@ static dt_err dti_usher_call(dti_lines *l) {
 #ifdef __linux__
 typedef struct dti_guardian {
     struct dti_guard *guard;
-    pid_t child, launcher, above;     /* above: what the launcher was started by */
+    pid_t child, launcher, above;     /* the rank; our parent; and its parent */
     bool ended_it;                    /* the guardian has ended the rank, and said why */
-    double looked, late;              /* seconds for which the rank should have ended, and has not */
+    double looked;                    /* when it last looked */
+    double late;                      /* seconds for which the rank should have ended, and has not */
     double asked[32];                 /* when a signal that asks to end was last passed on */
 } dti_guardian;
 
@@ -13157,11 +13159,12 @@ static void dti_guardian_look(dti_guardian *g) {
     char why[96];
     const double now = dt_now(), passed = now - g->looked;
     const int farewell = atomic_load(&g->guard->farewell), rank = atomic_load(&g->guard->rank);
-    /* one that a signal has stopped does not end when what is above it does: mpiexec, which ends us else */
+    /* a launcher's process that a signal has stopped cannot end us when mpiexec, its parent, ends; but then it
+       has another parent */
     const bool lost = dti_process_state((int)g->launcher) == 'T'
         && dti_process_parent((int)g->launcher) != (int)g->above;
     if (getppid() != g->launcher || lost) {
-        if (atomic_load(&g->guard->seat) > 0) dti_doze(500000);  /* the first one of the host speaks */
+        if (atomic_load(&g->guard->seat) > 0) dti_doze(500000);  /* the host's first rank's guardian speaks */
         atomic_store(&g->guard->orphaned, 1);
         snprintf(why, sizeof why, "is ended, because what started it (process %d) has ended",
                  (int)(lost ? g->above : g->launcher));
@@ -13241,7 +13244,7 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
         dti_guardian_main(guard, child, &all);
     }
     if (child == 0) {
-        setpgid(0, 0);  /* a signal to the group comes once: from the guardian */
+        setpgid(0, 0);  /* so that a signal to the group comes once, passed on by the guardian */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
         if (guard->lines.guardians >= 0) close(guard->lines.guardians);
@@ -13301,8 +13304,7 @@ static void dti_farewell(dt_comm *c, int farewell) {
     if (farewell == DTI_ENDING) dti_watcher_stop(c);
 }
 
-/* Ends the job after a failure. A rank that another one was faster to speak than waits a second, so that the
-   other's sentence gets out. */
+/* Ends the job after a failure. If another rank was faster to claim the word, it gets a second to speak. */
 static bool dti_job_ends(dt_comm *c) {
     const dti_board *board = c->signs->board;
     if (c->size > 1 && !dti_speaks_first(c)) dti_doze(1000000);
@@ -13316,7 +13318,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     int started = 0;
     MPI_Initialized(&started);
     bool watched = !(watch && strcmp(watch, "off") == 0);
-    /* mpiexec -n 1: see the guardian */
+    /* PMI_RANK: also the one rank of mpiexec -n 1, whose exit code would be lost without a guardian */
     bool guarded = watched && !started && (dti_launched_ranks() > 1 || getenv("PMI_RANK"));
     struct dti_guard *guard = NULL;
     dt_comm *c = guarded && dti_guardian_start(&guard) != DT_OK ? NULL : dt_comm_mpi(argc, argv);
@@ -13327,7 +13329,7 @@ DT_API dt_comm *dt_comm_world(int *argc, char ***argv) {
     if (guard) DTI_SET(c->signs->pulse->guardian, (int)getppid());
     if (watched) (void)dti_watcher_start(c, 2);  /* should it fail, waiting ranks watch */
     dti_start_over(guard, true);
-    if (c->size > 1) MPI_Barrier(c->mpi->group);  /* nobody fails before all are watched, or need not be */
+    if (c->size > 1) MPI_Barrier(c->mpi->group);  /* nobody fails before all are watched */
     return c;
 }
 #else
