@@ -10680,7 +10680,7 @@ DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed,
     DT_TRY(dt_allreduce(comm, bounds, 2, DT_I64, DT_MAX, DT_AUTO));
     if (!willing || bounds[0] != ~bounds[1]) return DT_OK;
     DT_TRY(dt_allgather(comm, &work, sizeof work, all));
-    for (int turn = 0; turn < ranks; ++turn) {
+    for (int turn = 0; turn < ranks; ++turn) { /* the rank with most work left -> the core with least */
         int most = -1, least = 0;
         for (int r = 0; r < ranks; ++r)
             if (all[r] != UINT32_MAX && (most < 0 || all[r] > all[most])) most = r;
@@ -10984,7 +10984,7 @@ static dti_piece dti_piece_of(const dt_comm *c, const dti_flight *f, uint64_t ch
    cache */
 static void dti_add_ranks(const dt_comm *c, const dti_flight *f, uint64_t chunk, char *into, size_t from,
                           size_t to) {
-    for (size_t i = from; i < to; i += 1024) {
+    for (size_t i = from; i < to; i += 1024) { /* 8 KB of the sum, which all ranks' numbers are added to */
         size_t n = to - i < 1024 ? to - i : 1024, at = i * f->size;
         _Alignas(64) char sum[1024 * 8];
         memcpy(sum, dti_chunk_of(c, 0, chunk) + at, n * f->size);
@@ -11000,10 +11000,10 @@ static void dti_add_ranks(const dt_comm *c, const dti_flight *f, uint64_t chunk,
 static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
     const uint32_t every = (1u << DTI_LOCKS) - 1;
     char *sum = dti_chunk_of(c, 0, p->chunk);
-    for (int pass = 0; c->given != every && pass < 1000; ++pass) {
+    for (int pass = 0; c->given != every && pass < 1000; ++pass) { /* all parts, while some are held */
         if (pass > 32) dti_yield();         /* the rank that works on it may need our core */
         else if (pass) dti_pause();
-        for (int i = 0; i < DTI_LOCKS; ++i) {
+        for (int i = 0; i < DTI_LOCKS; ++i) { /* a part: passed over if it has our numbers, or is held */
             const int part = (i + c->rank * DTI_LOCKS / 2) % DTI_LOCKS;
             dti_lock *lock = &c->block->lock[p->chunk % DTI_DEPTH][part];
             if (c->given & 1u << part || atomic_exchange_explicit(&lock->held, 1, memory_order_acquire))
@@ -13159,8 +13159,8 @@ static void dti_guardian_look(dti_guardian *g) {
     char why[96];
     const double now = dt_now(), passed = now - g->looked;
     const int farewell = atomic_load(&g->guard->farewell), rank = atomic_load(&g->guard->rank);
-    /* a launcher's process that a signal has stopped cannot end us when mpiexec, its parent, ends; but then it
-       has another parent */
+    /* a launcher's process that a signal has stopped cannot end us when mpiexec, its parent, ends; but it
+       then has another parent */
     const bool lost = dti_process_state((int)g->launcher) == 'T'
         && dti_process_parent((int)g->launcher) != (int)g->above;
     if (getppid() != g->launcher || lost) {
