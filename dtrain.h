@@ -54,8 +54,8 @@
      [S9]  Optimizers   .1 what an optimizer is  .2 SGD  .3 Adam  .4 AdamW  .5 NovoGrad
                         .6 groups, clipping  .7 schedules of learning rates
      [S10] Ranks        .1 ranks  .2 messages, collectives  .3 all-reduces by hand
-     [S11] Training     .1 broadcast, average, evaluate  .2 the epoch driver; stopping
-                        .3 synchronous SGD  .4 PSGD, local SGD  .5 Hogwild
+     [S11] Training     .1 broadcast, average, evaluate  .2 the epoch driver: stopping, going on
+                        from a checkpoint  .3 synchronous SGD  .4 PSGD, local SGD  .5 Hogwild
 
    Part II is the engine room; each room opens with what it is for.
 
@@ -6231,8 +6231,8 @@ typedef struct dt_progress {
     dt_score score;
     bool epoch_ended;
     float lr;                  /* of this step */
-    /* why the checkpoint behind the step before could not be written (rank 0); NULL: it was, or none
-       was due. Training goes on */
+    /* why the checkpoint behind the step before could not be written (rank 0); NULL: it was, or
+       none was due. Training goes on */
     const char *complaint;
 } dt_progress;
 
@@ -6267,10 +6267,10 @@ typedef struct dt_train_desc {
     const dt_dataset *validation;
     float target;
     uint32_t patience;
-    /* not Hogwild. The file that rank 0 writes behind every so many steps (0: behind each epoch) and
-       where training ends; and the one to go on from, which may be the same, made with the same
-       settings but for epochs, algorithm, bucket_bytes and check_every, and under dt_train_sync the
-       number of ranks. NULL: none. DT_EDATA says why a file is refused */
+    /* not Hogwild. The file that rank 0 writes behind every so many steps (0: behind each epoch)
+       and where training ends; and the one to go on from, which may be the same, made with the
+       same settings but for epochs, algorithm, bucket_bytes and check_every, and under
+       dt_train_sync the number of ranks. NULL: none. DT_EDATA says why a file is refused */
     const char *checkpoint, *resume;
     uint32_t checkpoint_every;
     /* false asks to stop; NULL is allowed */
@@ -6382,7 +6382,7 @@ static dt_err dti_run_epoch(dti_training *run) {
 }
 
 /* Is it good enough? All ranks look at the same score, and so they stop together. `patience` epochs
-   in a row must be, as one alone may be luck: accuracies 0.985, 0.991, 0.989, 0.990, 0.992 reach a
+   in a row must be, as one alone may be luck: accuracies 0.985, 0.991, 0.989, 0.991, 0.992 reach a
    target of 0.99 with patience 2 in the fifth epoch. */
 static dt_err dti_good_enough(dti_training *run) {
     const dt_train_desc *d = run->d;
