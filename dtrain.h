@@ -1146,7 +1146,7 @@ static dt_err dti_load_cifar10(dt_dataset *d, const char *folder, int part) {
     const char *paths[5];
     const int first = part ? 5 : 0, n = part ? 1 : 5;
     for (int i = 0; i < n; ++i) {
-        uint32_t records;
+        uint32_t records = 0;
         snprintf(path[i], sizeof path[i], "%s/%s", folder, dti_cifar_names[first + i]);
         paths[i] = path[i];
         DT_TRY(dti_cifar_count(paths[i], &records));
@@ -2386,7 +2386,8 @@ static void dti_conv2d_backward_data(const dti_op *op, const dti_pass *run, int 
 }
 
 static const dti_layer_class dti_conv2d_class = {
-    .name = "conv2d", .own = sizeof(dti_conv2d), .said = sizeof(dti_conv), .shape = dti_conv2d_shape,
+    .name = "conv2d", .own = sizeof(dti_conv2d), .said = sizeof(dti_conv),
+    .shape = dti_conv2d_shape,
     .needs = dti_conv2d_needs, .reads = DTI_READS_X, .macs = dti_conv2d_macs,
     .pack = dti_conv2d_pack, .forward = dti_conv2d_forward, .backward = dti_conv2d_backward,
     .backward_data = dti_conv2d_backward_data
@@ -2612,7 +2613,8 @@ static void dti_dropout_backward(const dti_op *op, const dti_pass *run, int g) {
 }
 
 static const dti_layer_class dti_dropout_class = {
-    .name = "dropout", .own = sizeof(dti_dropout), .said = sizeof(float), .shape = dti_dropout_shape,
+    .name = "dropout", .own = sizeof(dti_dropout), .said = sizeof(float),
+    .shape = dti_dropout_shape,
     .needs = dti_dropout_needs, .in_place = true, .keeps_sign = true,
     .forward = dti_dropout_forward, .backward = dti_dropout_backward
 },
@@ -6142,6 +6144,14 @@ static uint64_t dti_data_hash(const dt_dataset *d) {
     return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
 }
 
+/* score becomes that of all ranks together: three integers, added up. */
+static dt_err dti_sum_score(dt_comm *comm, dt_score *score) {
+    int64_t sums[3] = { score->loss_fixed, score->correct, score->count };
+    if (dt_comm_size(comm) > 1) DT_TRY(dt_allreduce(comm, sums, 3, DT_I64, DT_SUM, DT_AUTO));
+    *score = (dt_score){ sums[0], sums[1], sums[2] };
+    return DT_OK;
+}
+
 /* Batches as large as the net was built for, on every rank, dropout off, and no backward. Integers
    again, so the score of 10000 images is the same for every number of ranks that share the work. */
 DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt_score *score) {
@@ -6171,12 +6181,7 @@ DT_API dt_err dt_evaluate(dt_net *net, const dt_dataset *data, dt_comm *comm, dt
     net->training = was_training;
     net->masked = false; /* a backward pass would need dropout's masks */
     dt_batches_free(&it);
-    if (error == DT_OK && ranks > 1) {
-        int64_t sums[3] = { score->loss_fixed, score->correct, score->count };
-        error = dt_allreduce(comm, sums, 3, DT_I64, DT_SUM, DT_AUTO);
-        *score = (dt_score){ sums[0], sums[1], sums[2] };
-    }
-    return error;
+    return error == DT_OK && ranks > 1 ? dti_sum_score(comm, score) : error;
 }
 
 /* One number for all parameters first: it is equal as long as all is well. Only where it is not
@@ -6441,13 +6446,13 @@ static dt_err dti_run_epochs(dti_training *run) {
    A bucket is started once it holds bucket_bytes; since parameters lie in layer order, buckets
    are filled from the end of the vector, and the step's score rides behind the first one:
 
-       vector       conv1 | conv2 | fc1            | fc2 | score
-       bucket                                 ... high <-- low        grows to the left
+       the vector        conv1 | conv2 | fc1 | fc2 | score
+                                       ^                  ^
+       behind fc1's backward           low                high: low .. high-1 may set out
 
-       backward     fc2, fc1      conv2       conv1        wait
-       bucket 1                   =======================>             fc1, fc2 and the score
-       bucket 2                                            ======>     conv1, conv2: the last one,
-                                                                       with what is known of all
+       backward          fc2 | fc1 | conv2 | conv1 |  wait  | optimizer
+       1st bucket                  [ fc1 fc2 score ==>]
+       2nd, the last                               [conv1 conv2 ==>]
 
    The last bucket is what a step waits for, so it should be small; but each message costs its
    start [S10.2], so there should be few. For a net of MNIST's size, one is fastest. */
@@ -6643,9 +6648,12 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    A rank's batch is batch/ranks rounded up to whole lane groups, because a group that is part empty
    costs what a full one costs: 128 on 3 ranks is 48 each. */
 #ifdef DTI_DECLARE
+/* dt_train_psgd: errors as dt_train_sync; every rank needs samples, and no layer may look at the
+   batch of all ranks. average_every 0 is PSGD, H local SGD. At the end all ranks have the
+   average. */
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm,
                             const dt_train_desc *desc, dt_train_result *result);
-/* samples of one rank's step; 0 if there are no ranks */
+/* samples of one rank's step, see above; 0 if there are no ranks */
 DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks);
 #endif
 
@@ -6713,19 +6721,11 @@ static void dti_psgd_wished(dti_training *run) {
     run->stop = run->stop || !(run->d->average_every || run->d->checkpoint);
 }
 
-/* Of all ranks together. */
-static dt_err dti_psgd_sum(dt_comm *comm, dt_score *score) {
-    int64_t sums[3] = { score->loss_fixed, score->correct, score->count };
-    if (dt_comm_size(comm) > 1) DT_TRY(dt_allreduce(comm, sums, 3, DT_I64, DT_SUM, DT_AUTO));
-    *score = (dt_score){ sums[0], sums[1], sums[2] };
-    return DT_OK;
-}
-
 /* Looks with the average, and goes on from where each rank was: its values wait in the gradient's
    place, which nobody needs between steps. */
 static dt_err dti_psgd_judge(dti_training *run, dt_score *score) {
     dt_net *net = run->net;
-    if (!run->d->validation) return dti_psgd_sum(run->comm, score);
+    if (!run->d->validation) return dti_sum_score(run->comm, score);
     memcpy(net->grad, net->values, net->count * sizeof(float));
     dt_err error = dti_average_parameters(net, run->comm, run->d->algorithm, false, NULL);
     if (error == DT_OK) error = dt_evaluate(net, run->d->validation, run->comm, score);
