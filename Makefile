@@ -101,8 +101,8 @@ dropin: examples/dropin.c dtrain.h
 vectors: examples/vectors.c dtrain.h
 	$(CC) $(CFLAGS) -o $@ $< -lm
 
-infer: examples/infer.c $(SHARED) dtrain.h
-	$(CC) $(CFLAGS) -o $@ $< -lm
+infer: examples/infer.c $(SHARED) build/dtrain.o
+	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $< build/dtrain.o $(LDLIBS)
 
 #      C++ includes the declarations; the implementation is C, in a file of its own
 cpp_app: examples/cpp_app.cpp build/cpp_impl.o dtrain.h

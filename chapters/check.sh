@@ -11,11 +11,12 @@
 #                                      many blanks stand between words does not matter); ... at its end is anything
 # The promised lines must come in this order; other lines may stand between them. The program must end with 0.
 # MPIEXEC in the environment takes mpiexec's place. RUNNER, where the programs are not this machine's, is what starts them:
-# with RUNNER="qemu-aarch64" the command above is qemu-aarch64 ./ch03 --quick. Outputs stay in build/check.
+# with RUNNER="qemu-aarch64" the command above is qemu-aarch64 ./ch03 --quick. Outputs stay in build/check, or with a RUNNER in
+# build/check/elsewhere, so that both may run at once.
 
 cd "$(dirname "$0")/.." || exit 1
-folder=build/check
 : "${RUNNER:=}"
+folder=build/check${RUNNER:+/elsewhere}
 mkdir -p "$folder" || exit 1
 if [ -z "$MPIEXEC" ]; then
     if command -v mpiexec.mpich >/dev/null 2>&1; then MPIEXEC=mpiexec.mpich; else MPIEXEC=mpiexec; fi
@@ -27,7 +28,7 @@ if command -v timeout >/dev/null 2>&1; then limit='timeout 300'; fi
 command_of() {
     line=$(sed -n 's|^// Check  *||p' "$1" | head -n 1)
     [ -n "$line" ] || line=$(sed -n 's|^// Run  *||p' "$1" | head -n 1 | sed 's|^make [^&]*&& *||')
-    printf '%s\n' "$RUNNER $line" | sed -e 's|   *(.*$||' -e 's|^  *||' -e "s|^mpiexec |$MPIEXEC |" -e 's|[[:space:]]*$||'
+    printf '%s\n' "$RUNNER $line" | sed -e 's|   *(.*$||' -e 's|^  *||' -e "s|^mpiexec |$MPIEXEC |" -e "s|build/check|$folder|" -e 's|[[:space:]]*$||'
 }
 
 # Prints the first promised line that the output does not have; nothing if it has them all.
@@ -99,7 +100,8 @@ for chapter in "$@"; do
         fail "$chapter" "$run ended with $code: $(grep . "$folder/$chapter.err" "$folder/$chapter.out" /dev/null | grep -E 'err:|MISMATCH' | sed 's|^[^:]*:||' | tail -n 1)"
         continue
     fi
-    missing=$(missing_line "$source" "$folder/$chapter.out")
+    sed "s|$folder/|build/check/|g" "$folder/$chapter.out" >"$folder/$chapter.said"
+    missing=$(missing_line "$source" "$folder/$chapter.said")
     if [ -n "$missing" ]; then
         fail "$chapter" "$run"
         case $missing in

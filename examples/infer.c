@@ -4,7 +4,6 @@
 //         ./infer --load net.safetensors                    all test images: how many are right, and what is taken for what
 //         ./infer --load net.safetensors --image 8          one of them, with the probabilities of the ten labels
 
-#define DTRAIN_IMPLEMENTATION
 #include "../chapters/chapter.h"
 
 enum { BATCH = 128, MOST_CLASSES = 10, SHOWN = 8 };

@@ -325,13 +325,20 @@ all_of() {
     ps -eo pid=,ppid= | awk -v job="$1" '{ parent[$1] = $2 }
         END { for (p in parent) for (q = p; q > 1; q = parent[q]) if (q == job) { printf "%s ", p; break } }'
 }
+# underway: waits until $job has printed that it begins, and a moment longer
+underway() {
+    tries=0
+    until [ -s "$dir/out" ] || [ $tries -gt 200 ]; do sleep 0.05; tries=$((tries + 1)); done
+    sleep 0.3
+}
 # stops SIGNAL WORDS COMMAND ...; whom=all: every process of the job gets the signal, and not the launcher alone
 stops() {
     signal=$1 words=$2
     shift 2
+    : >"$dir/out"                           # not the one of the run before
     "$@" >"$dir/out" 2>"$dir/err" </dev/null &
     job=$!
-    sleep 2
+    underway
     # shellcheck disable=SC2046  # a list of numbers
     if [ "$whom" = all ]; then kill -"$signal" $(all_of $job); else kill -"$signal" $job; fi
     from=$(date +%s)
@@ -352,9 +359,10 @@ whom=launcher
 stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch08" --data synthetic --epochs 1000000 --png "$dir/x.png"
 stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch09" --images 640 --epochs 10000 --png "$dir/x"
 stops TERM "^stopped early" "$top/ch10" --images 640 --png "$dir/x"
+: >"$dir/out"
 "$ch12" --epochs 1000000 >"$dir/out" 2>"$dir/err" </dev/null &
 job=$!
-sleep 1
+underway
 kill -TERM $job
 wait $job
 code=$?

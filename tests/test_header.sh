@@ -2,10 +2,13 @@
 # The header [S1.1] in every configuration and both compilers, with the strict flags: two C files, C++, DT_STATIC twice, with
 # and without MPI, threads and charts; what it exports and what it calls. Where nothing is run, nothing is generated either
 # (-fsyntax-only), which is what keeps this short.
+#
+#   tests/test_header.sh [gcc | clang | whole] ...     the configurations of one compiler; what is linked, run and looked into; or all
 set -u
 cd "$(dirname "$0")/.." || exit 1
 here=tests/test_header
-out=build/tests/header
+[ $# -gt 0 ] || set -- gcc clang whole
+out=build/tests/header/$1
 strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror -I."
 c11="-std=c11 -D_DEFAULT_SOURCE $strict"
 all="-DDTRAIN_WITH_THREADS -DDTRAIN_WITH_CHARTS"
@@ -114,72 +117,68 @@ configurations() { # compiler
         [ "$(uname -m)" != x86_64 ] || ok "$cc -march=$march" $cc $c11 -fsyntax-only -march=$march $all "$out/whole.c"
     done
     arithmetic $cc
-    echo "$passed $failed" >"$out/count_$cc"
 }
-# both compilers at once
-configurations gcc >"$out/said_gcc" &
-(configurations clang >"$out/said_clang")
-wait
-cat "$out/said_gcc" "$out/said_clang"
-for cc in gcc clang; do
-    read -r more_passed more_failed <"$out/count_$cc"
-    passed=$((passed + more_passed)) failed=$((failed + more_failed))
-done
-for cxx in g++ clang++; do
-    command -v $cxx >/dev/null 2>&1 || { echo "skipped: no $cxx"; continue; }
-    ok "$cxx 11" $cxx -std=c++11 $strict -fsyntax-only $all "$here/plus.cc"
-    ok "$cxx 20" $cxx -std=c++20 $strict -fsyntax-only $all "$here/plus.cc"
-    ok "$cxx 17, MPI" $cxx -std=c++17 $strict -fsyntax-only -DDTRAIN_WITH_MPI "$here/plus.cc"
-    refused "$cxx implementation" "compile the implementation as C" $cxx -std=c++17 -I. -fsyntax-only -DDTRAIN_IMPLEMENTATION "$here/plus.cc"
-done
 
-# two C files, linked and run: gcc -O0 with everything, clang -O2; C++ on both
-ok "gcc implementation" gcc $c11 -O0 $all -c -o "$out/implementation.o" "$here/implementation.c"
-ok "gcc users" gcc $c11 -O2 -o "$out/two" "$here/main.c" "$here/uses.c" "$out/implementation.o" -lm -pthread
-ok "gcc two files" "$out/two"
-ok "clang implementation" clang $c11 -O3 -c -o "$out/implementation_clang.o" "$here/implementation.c"
-ok "clang users" clang $c11 -O0 -o "$out/two_clang" "$here/main.c" "$here/uses.c" "$out/implementation_clang.o" -lm
-ok "clang two files" "$out/two_clang"
-# sanitizers with a fuzzer's counters, which took a quarter of an hour where every tile was unrolled; and a run under them
-sanitize="-g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined"
-ok "clang sanitizers" timeout 120 clang $c11 $sanitize -c -o "$out/implementation_sanitized.o" "$here/implementation.c"
-ok "clang sanitizers, link" clang $c11 $sanitize -o "$out/two_sanitized" "$here/main.c" "$here/uses.c" "$out/implementation_sanitized.o" -lm
-ok "clang sanitizers, run" "$out/two_sanitized"
-for cxx in g++ clang++; do
-    command -v $cxx >/dev/null 2>&1 || continue
-    ok "$cxx link" $cxx -std=c++17 $strict -o "$out/plus" "$here/plus.cc" "$out/implementation.o" -lm -pthread
-    ok "$cxx run" "$out/plus"
-done
-ok "DT_STATIC twice" gcc $c11 -O0 -o "$out/static" "$here/static_one.c" "$here/static_two.c" -lm
-ok "DT_STATIC run" "$out/static"
+whole() {
+    for cxx in g++ clang++; do
+        command -v $cxx >/dev/null 2>&1 || { echo "skipped: no $cxx"; continue; }
+        ok "$cxx 11" $cxx -std=c++11 $strict -fsyntax-only $all "$here/plus.cc"
+        ok "$cxx 20" $cxx -std=c++20 $strict -fsyntax-only $all "$here/plus.cc"
+        ok "$cxx 17, MPI" $cxx -std=c++17 $strict -fsyntax-only -DDTRAIN_WITH_MPI "$here/plus.cc"
+        refused "$cxx implementation" "compile the implementation as C" $cxx -std=c++17 -I. -fsyntax-only -DDTRAIN_IMPLEMENTATION "$here/plus.cc"
+    done
 
-# for one rank alone: no header of processes, signals, sockets and threads; and so it builds where there are none
-asked_for() { # configuration: what dtrain.h itself includes
-    gcc -E -dI $c11 $1 "$out/whole.c" | awk '/^# [0-9]+ "/ { inside = $3 ~ /dtrain\.h"$/ } inside && /^#include/ { print $2 }'
+    # two C files, linked and run: gcc -O0 with everything, clang -O2; C++ on both
+    ok "gcc implementation" gcc $c11 -O0 $all -c -o "$out/implementation.o" "$here/implementation.c"
+    ok "gcc users" gcc $c11 -O2 -o "$out/two" "$here/main.c" "$here/uses.c" "$out/implementation.o" -lm -pthread
+    ok "gcc two files" "$out/two"
+    ok "clang implementation" clang $c11 -O3 -c -o "$out/implementation_clang.o" "$here/implementation.c"
+    ok "clang users" clang $c11 -O0 -o "$out/two_clang" "$here/main.c" "$here/uses.c" "$out/implementation_clang.o" -lm
+    ok "clang two files" "$out/two_clang"
+    # sanitizers with a fuzzer's counters, which took a quarter of an hour where every tile was unrolled; and a run under them
+    sanitize="-g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined"
+    ok "clang sanitizers" timeout 120 clang $c11 $sanitize -c -o "$out/implementation_sanitized.o" "$here/implementation.c"
+    ok "clang sanitizers, link" clang $c11 $sanitize -o "$out/two_sanitized" "$here/main.c" "$here/uses.c" "$out/implementation_sanitized.o" -lm
+    ok "clang sanitizers, run" "$out/two_sanitized"
+    for cxx in g++ clang++; do
+        command -v $cxx >/dev/null 2>&1 || continue
+        ok "$cxx link" $cxx -std=c++17 $strict -o "$out/plus" "$here/plus.cc" "$out/implementation.o" -lm -pthread
+        ok "$cxx run" "$out/plus"
+    done
+    ok "DT_STATIC twice" gcc $c11 -O0 -o "$out/static" "$here/static_one.c" "$here/static_two.c" -lm
+    ok "DT_STATIC run" "$out/static"
+
+    # for one rank alone: no header of processes, signals, sockets and threads; and so it builds where there are none
+    asked_for() { # configuration: what dtrain.h itself includes
+        gcc -E -dI $c11 $1 "$out/whole.c" | awk '/^# [0-9]+ "/ { inside = $3 ~ /dtrain\.h"$/ } inside && /^#include/ { print $2 }'
+    }
+    ranks='<(signal|sched|pthread|poll|mpi|sys/(wait|socket|un|select|utsname|syscall|mman|prctl|resource|statvfs))\.h>'
+    ok "alone: no headers for ranks" sh -c "! echo '$(asked_for -DDTRAIN_WITH_CHARTS)' | grep -E '$ranks'"
+    ok "threads: headers for ranks" sh -c "echo '$(asked_for -DDTRAIN_WITH_THREADS)' | grep -Eq '$ranks'"
+    windows=x86_64-w64-mingw32-gcc
+    if command -v $windows >/dev/null 2>&1; then
+        #   Windows' own isnan and isfinite have a cast for each type of number, of which one is taken
+        ok "Windows" $windows -std=c11 $strict -Wno-float-conversion -fsyntax-only -DDTRAIN_WITH_CHARTS -idirafter /usr/include "$out/whole.c"
+        ok "Windows, dropin" $windows -std=c11 $strict -O1 -o "$out/dropin.exe" examples/dropin.c -lm
+    else
+        echo "skipped: no $windows"
+    fi
+    wasm="clang --target=wasm32-wasi --sysroot=/usr"
+    if printf '#include <stdio.h>\n' | $wasm -fsyntax-only -x c - 2>/dev/null; then
+        ok "WebAssembly" $wasm $c11 -msimd128 -fsyntax-only -DDTRAIN_WITH_CHARTS "$out/whole.c"
+        ok "WebAssembly, c11, one lane" $wasm -std=c11 $strict -fsyntax-only "$out/whole.c"
+    else
+        echo "skipped: no headers for WebAssembly"
+    fi
+
+    # names: everything that is visible begins with dt_ (stb_image_write is static or its own); nothing prints, exits or aborts
+    ok "exported names" sh -c "! nm -g --defined-only $out/implementation.o | awk '{ print \$3 }' | grep -v '^dt_\|^dtrain_h_\|^stbi'"
+    ok "nothing prints or exits" sh -c "! nm -u $out/implementation_clang.o | grep -wE 'exit|_exit|abort|printf|puts|putchar|stdout|stderr|perror|__assert_fail'"
+    ok "nothing prints or exits, all" sh -c "! nm -u $out/implementation.o | grep -wE 'exit|_exit|abort|printf|puts|putchar|stdout|stderr|perror'"
 }
-ranks='<(signal|sched|pthread|poll|mpi|sys/(wait|socket|un|select|utsname|syscall|mman|prctl|resource|statvfs))\.h>'
-ok "alone: no headers for ranks" sh -c "! echo '$(asked_for -DDTRAIN_WITH_CHARTS)' | grep -E '$ranks'"
-ok "threads: headers for ranks" sh -c "echo '$(asked_for -DDTRAIN_WITH_THREADS)' | grep -Eq '$ranks'"
-windows=x86_64-w64-mingw32-gcc
-if command -v $windows >/dev/null 2>&1; then
-    #   Windows' own isnan and isfinite have a cast for each type of number, of which one is taken
-    ok "Windows" $windows -std=c11 $strict -Wno-float-conversion -fsyntax-only -DDTRAIN_WITH_CHARTS -idirafter /usr/include "$out/whole.c"
-    ok "Windows, dropin" $windows -std=c11 $strict -O1 -o "$out/dropin.exe" examples/dropin.c -lm
-else
-    echo "skipped: no $windows"
-fi
-wasm="clang --target=wasm32-wasi --sysroot=/usr"
-if printf '#include <stdio.h>\n' | $wasm -fsyntax-only -x c - 2>/dev/null; then
-    ok "WebAssembly" $wasm $c11 -msimd128 -fsyntax-only -DDTRAIN_WITH_CHARTS "$out/whole.c"
-    ok "WebAssembly, c11, one lane" $wasm -std=c11 $strict -fsyntax-only "$out/whole.c"
-else
-    echo "skipped: no headers for WebAssembly"
-fi
 
-# names: everything that is visible begins with dt_ (stb_image_write is static or its own); nothing prints, exits or aborts
-ok "exported names" sh -c "! nm -g --defined-only $out/implementation.o | awk '{ print \$3 }' | grep -v '^dt_\|^dtrain_h_\|^stbi'"
-ok "nothing prints or exits" sh -c "! nm -u $out/implementation_clang.o | grep -wE 'exit|_exit|abort|printf|puts|putchar|stdout|stderr|perror|__assert_fail'"
-ok "nothing prints or exits, all" sh -c "! nm -u $out/implementation.o | grep -wE 'exit|_exit|abort|printf|puts|putchar|stdout|stderr|perror'"
-
+for part; do
+    case $part in gcc | clang) configurations $part ;; *) whole ;; esac
+done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
