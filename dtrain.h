@@ -50,7 +50,7 @@
                         .11 batch norm
      [S7]  Losses       .1 what a loss is  .2 cross-entropy  .3 mean squared  .4 binary
      [S8]  Nets         .1 from outside  .2 fused layers  .3 the plan: order, memory
-                        .4 building: parameters, initial values  .5 running; gradients' units
+                        .4 building: parameters, initial values  .5 running, also in parts; units
      [S9]  Optimizers   .1 what an optimizer is  .2 SGD  .3 Adam  .4 AdamW  .5 NovoGrad
                         .6 groups, clipping  .7 schedules of learning rates
      [S10] Ranks        .1 ranks  .2 messages, collectives  .3 all-reduces by hand
@@ -2098,6 +2098,7 @@ struct dti_op {
     unsigned char *notes;
 };
 
+/* Where an op's tensors are for lane group g; NULL where there is none. */
 DTI_INLINE float *dti_lanes_of(dti_lanes t, int g) {
     return t.at ? t.at + (size_t)g * t.stride : NULL;
 }
@@ -2113,6 +2114,7 @@ DTI_INLINE dti_lanes dti_dx_lanes(const dti_op *op) {
 }
 DTI_INLINE float *dti_dx(const dti_op *op, int g) { return dti_lanes_of(dti_dx_lanes(op), g); }
 
+/* Numbers of one image, floats of a lane group, inputs of a layer that forgets the shape. */
 DTI_INLINE size_t dti_volume(const int shape[3]) {
     return (size_t)shape[0] * (size_t)shape[1] * (size_t)shape[2];
 }
@@ -2252,6 +2254,7 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* What a convolution keeps: its sizes, and by which algorithm it goes. */
 typedef struct dti_conv2d {
     dti_conv conv;
     /* of Winograd's algorithm, by which it goes; NULL: by the definition */
@@ -2804,7 +2807,8 @@ static dt_err dti_avgpool2d_shape(dti_layer *l, const void *description) {
     return DT_OK;
 }
 
-/* What of window i lies in a map of so many rows (or columns): [from, to). */
+/* What of window i lies in a map of so many rows (or columns): [from, to). Windows of 3 with one
+   place of padding over 5 rows: -1..1 is [0, 2), 2..4 is [2, 5). */
 static void dti_window(int i, int size, int pad, int map, int *from, int *to) {
     const int begin = i * size - pad, end = begin + size;
     *from = begin > 0 ? begin : 0;
@@ -2884,8 +2888,11 @@ DT_API void dt_avgpool2d(dt_net *net, const dt_avgpool2d_desc *desc) {
 
    exp is our own, because the C library's has other last bits on every system. Write x = n ln 2 + r
    with a whole n and |r| <= ln 2 / 2; then exp(x) = 2^n exp(r), where exp(r) is a polynomial of
-   degree 7 and 2^n is made by adding n to the exponent's bits. Plain arithmetic: sixteen lanes go
-   through it side by side. */
+   degree 7 and 2^n is made by adding n to the exponent's bits. exp(10): n = 14, r = 0.296, and
+   16384 * 1.3444 = 22026. Plain arithmetic: sixteen lanes go through it side by side.
+
+   n is found without a conversion. Floats from 2^23 on are whole numbers, so x/ln 2 + 1.5*2^23 is
+   rounded to one, which stands in its low bits; to take 1.5*2^23 off again leaves n as a float. */
 #ifdef DTI_DECLARE
 DT_API void dt_sigmoid(dt_net *net);
 #endif
@@ -2950,9 +2957,11 @@ DT_API void dt_sigmoid(dt_net *net) { dti_append(net, &dti_sigmoid_class, NULL, 
 
 /* ==== [S6.10] Tanh ======================================================== */
 
-/* y = tanh(x): as sigmoid [S6.9], between -1 and 1 and 0 at 0; tanh(x) = 2 sigmoid(2x) - 1. Near 0
-   that difference loses the digits of a small x, so there the odd polynomial of Moshier's Cephes
-   library, x + x^3 P(x^2), takes over: both are computed, and one is taken, without a branch. */
+/* y = tanh(x): as sigmoid [S6.9], between -1 and 1 and 0 at 0; tanh(x) = 2 sigmoid(2x) - 1. Near
+   0 that difference loses the digits of a small x: for x = 0.0001 sigmoid(2x) is 0.50005, a
+   float next to which the others are 6e-8 away, so that three digits of tanh(x) would be right.
+   So there the odd polynomial of Moshier's Cephes library, x + x^3 P(x^2), takes over: both are
+   computed, and one is taken, without a branch. */
 #ifdef DTI_DECLARE
 DT_API void dt_tanh(dt_net *net);
 #endif
@@ -3018,6 +3027,9 @@ DT_API void dt_tanh(dt_net *net) { dti_append(net, &dti_tanh_class, NULL, NULL, 
    Parameters: name.weight (gamma, C, from 1), name.bias (beta, C, from 0), and, saved but not
    trained, name.running_mean (C, from 0), name.running_var (C, from 1). Names and numbers are
    PyTorch's.
+
+   With eps left out: a channel with the numbers 1 3 5 7 has mu = 4, var = (9+1+1+9)/4 = 5, and
+   h = -1.34 -0.45 0.45 1.34; the running variance moves towards 5 * 4/3 = 6.67.
 
    In training a channel needs two numbers to have a spread. A batch, rank or lane group of one
    image on a 1 x 1 map is refused: DT_ESHAPE, by trainers before they begin, else by dt_forward. */
@@ -3712,7 +3724,6 @@ DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_second
 /* mean loss of a sample; 0 for none */
 DT_API double dt_score_loss(const dt_score *score);
 /* fraction of samples that are right; 0 for none */
-
 DT_API double dt_score_accuracy(const dt_score *score);
 DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 #endif
@@ -4404,7 +4415,8 @@ DT_API void dt_net_training(dt_net *net, bool training) {
 static dt_err dti_load_label(dt_net *net, uint32_t i) {
     const dt_batch *b = &net->batch;
     const bool number = net->loss->targets && net->classes == 1; /* wanted as it is, no class */
-    net->label[i] = i < b->count ? b->labels ? b->labels[b->index[i]] : -1 : 0;
+    net->label[i] = 0;
+    if (i < b->count) net->label[i] = b->labels ? b->labels[b->index[i]] : -1;
     if (net->label[i] < net->classes || number) return DT_OK;
     return dt_fail(DT_EDATA, "net: sample %u has label %d, the net has %d classes",
                    (unsigned)net->sample[i], net->label[i], net->classes);
@@ -4428,7 +4440,9 @@ static dt_err dti_load_targets(dt_net *net, uint32_t i) {
     return DT_OK;
 }
 
-/* Row numbers, labels and targets of all lanes, also of empty ones; then the images into lanes. */
+/* Row numbers, labels and targets of all lanes, also of empty ones; then the images into lanes: 20
+   samples are two groups, of which the second has 12 empty lanes, rows UINT32_MAX and images of
+   zeros. They are computed like the others, and their gradients are 0. */
 static dt_err dti_load_images(dt_net *net, const dt_batch *batch) {
     net->batch = *batch;
     net->groups = (int)((batch->count + DT_LANES - 1) / DT_LANES);
@@ -4462,6 +4476,8 @@ DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch) {
     return dti_begin_step(__func__, net, batch, 1);
 }
 
+/* Micro-batch `part` of a step's batch: its rows, whole lane groups, as if they were a batch; but
+   global_count stays the step's, so that the means divide by the same number. */
 static dt_err dti_load_piece(dt_net *net, uint32_t part) {
     dt_batch batch = net->whole;
     const uint32_t from = dti_piece_begin(batch.count, part, net->parts);
@@ -4508,6 +4524,7 @@ static dti_wanted dti_wanted_of(const dt_net *net, int g) {
     };
 }
 
+/* The log-probabilities of lane group g, [classes][16]; not every loss writes them. */
 static float *dti_logp_of(const dt_net *net, int g) {
     return net->logp + (size_t)g * (size_t)net->classes * DT_LANES;
 }
@@ -4780,6 +4797,8 @@ static dt_err dti_forward_part(dt_net *net, uint32_t part) {
     return dti_backward_loss(net);
 }
 
+/* Forward and backward of each micro-batch in turn; the gradient's sums grow from the first to the
+   last. */
 static dt_err dti_all_parts(dt_net *net) {
     dt_err error = DT_OK;
     for (uint32_t part = 0; part < net->parts && error == DT_OK; ++part)
@@ -4810,6 +4829,8 @@ static dt_err dti_judge_alone(dt_net *net) {
     return DT_OK;
 }
 
+/* The units that the last step has chosen are this one's, and remembered in case that it is taken
+   again. */
 static void dti_begin_backward(dt_net *net) {
     for (int i = 0; i < net->params; ++i)
         net->param[i].unit = net->first_unit[i] = net->next_unit[i];
@@ -5031,6 +5052,7 @@ DT_API dt_optimizer *dt_optimizer_clone(const dt_optimizer *opt, dt_net *net) {
     return twin;
 }
 
+/* State as it was when the optimizer was made; settings, groups and learning rate stay. */
 DT_API void dt_optimizer_reset(dt_optimizer *opt) {
     DTI_NEED(opt, "opt", );
     for (int i = 0; i < opt->class->states; ++i)
@@ -5368,6 +5390,8 @@ static bool dti_name_fits(const char *pattern, const char *name) {
     return strspn(pattern, "*") == strlen(pattern);
 }
 
+/* All three settings of every part whose name fits: a group says everything, so of two that fit the
+   later one counts. */
 DT_API dt_err dt_optimizer_group(dt_optimizer *opt, const dt_group_desc *d) {
     DTI_NEED(opt && d && d->names, "opt, desc and its names", DT_EARG);
     if (!dti_not_negative(d->lr_factor) || !dti_not_negative(d->weight_decay))
@@ -5450,11 +5474,14 @@ DT_API float dt_lr_scaled(float lr, dt_lr_scaling how, uint32_t batch, uint32_t 
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* A curve: the learning rate at t of its own piece, and what of a description it cannot do
+   without. */
 typedef struct dti_curve_class {
     double (*at)(const dt_schedule *s, double lr, uint64_t t);
     bool over, every;        /* what it cannot do without */
 } dti_curve_class;
 
+/* How much of a piece is behind us, 0..1. */
 static double dti_share_of(uint64_t t, uint32_t T) { return t < T ? (double)t / (double)T : 1.0; }
 
 static double dti_constant_at(const dt_schedule *s, double lr, uint64_t t) {
@@ -5500,6 +5527,8 @@ static uint64_t dti_schedule_hash(const dt_schedule *s, uint64_t hash) {
     return hash;
 }
 
+/* Finds the piece in which t lies: with 5 epochs of warm-up in front, epoch 7 is t = 2 of the
+   cosine. */
 static float dti_schedule_at(const dt_schedule *s, float lr, uint32_t epoch, uint64_t step) {
     uint64_t t = s && s->by_step ? step : epoch;
     while (s && s->then && t >= s->over) t -= s->over, s = s->then;
@@ -5510,6 +5539,7 @@ DT_API float dt_schedule_lr(const dt_schedule *s, float lr, uint32_t epoch, uint
     return dti_schedule_check(s) == DT_OK ? dti_schedule_at(s, lr, epoch, step) : 0.0f;
 }
 
+/* 0.01 found for batches of 64, for batches of 1024: 0.16 by the linear rule, 0.04 by the root. */
 DT_API float dt_lr_scaled(float lr, dt_lr_scaling how, uint32_t batch, uint32_t lr_batch) {
     if (dti_check_enum("learning rate", "scaling", how, DT_SCALE_SQRT + 1u) != DT_OK) return 0.0f;
     if (how == DT_SCALE_NONE) return lr;
@@ -6002,7 +6032,9 @@ DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
 }
 
 /* The score, a wish to stop and what batch statistics need, behind the gradient in the same
-   message. */
+   message [S8.1]: a message more would cost its start-up time in each step [S10.2]. Among
+   floats, where a sum of losses in units of 2^-24 would soon be too large for 24 digits, the
+   loss goes as a number. */
 static void dti_attach_score(dt_net *net, bool stop) {
     const size_t tail = dti_tail(net);
     int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
@@ -6128,7 +6160,7 @@ DT_API dt_err dt_average_parameters(dt_net *net, dt_comm *comm) {
     return dti_average_parameters(net, comm, DT_AUTO, false, NULL);
 }
 
-/* A dataset that this net can look at. */
+/* A dataset that this net can look at: there are samples, and they have the net's shape. */
 static dt_err dti_check_data(const char *who, const dt_net *net, const dt_dataset *d) {
     DT_TRY(dti_check_dataset(who, d));
     char name[64];
@@ -6464,6 +6496,7 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm,
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* The sums of one backward pass that are on their way, and what waits to set out. */
 typedef struct dti_buckets {
     dt_net *net;
     dt_comm *comm;
@@ -6666,7 +6699,8 @@ DT_API uint32_t dt_psgd_batch(uint32_t batch, int ranks) {
 }
 
 /* This worker's share of the data as its batches; *index, which they read, is given back by
-   dti_share_end. */
+   dti_share_end. 10 samples and 3 workers: shares of 3, 3 and 4; with batches of 2 an epoch has two
+   steps, the second one smaller where the share is 3. */
 static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int workers,
                               uint32_t **index) {
     const dt_dataset *data = run->d->data;
@@ -6829,7 +6863,9 @@ DT_API dt_err dt_train_shared(dt_net *net, const dt_optimizer *opt, int workers,
 #include <pthread.h>
 #include <stdatomic.h>
 
-typedef _Atomic uint64_t dti_pair; /* two floats, read and written at once */
+/* Two floats, read and written at once: half as many accesses, and each of them is one
+   instruction on a 64-bit machine. */
+typedef _Atomic uint64_t dti_pair;
 
 typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run_ranks [E2.5] */
     const dt_net *net;
@@ -6844,6 +6880,8 @@ typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run
     pthread_mutex_t lock;       /* of values, when locked */
 } dti_hogwild;
 
+/* What is one worker's. Its change, an image of the parameters, is what it adds to the shared
+   ones. */
 typedef struct dti_worker {
     dti_hogwild *shared;
     dti_training run;
