@@ -15483,24 +15483,37 @@ static uint64_t dti_layers_hash(const dt_net *net) {
     return hash;
 }
 
+/* A number in as few digits as give it back. */
+typedef struct dti_digits { char text[24]; } dti_digits;
+static dti_digits dti_shortest(float x) {
+    dti_digits d;
+    double back = 0.0;
+    for (int n = 6; n <= 9; ++n) {
+        dti_print(d.text, sizeof d.text, "%.*g", n, (double)x);
+        if (dt_number_parse(d.text, &back) == DT_OK && dti_bits((float)back) == dti_bits(x)) break;
+    }
+    return d;
+}
+
 static size_t dti_net_settings(char *text, size_t size, const dt_net *net, const dt_optimizer *opt) {
     uint64_t groups = 0;
     for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
         const float numbers[] = { p->decay, p->factor, p->frozen };
         groups = dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, groups);
     }
-    const float *set = opt->setting;
+    dti_digits set[DTI_KNOBS];
+    for (int i = 0; i < DTI_KNOBS; ++i) set[i] = dti_shortest(opt->setting[i]);
     return dti_print(text, size,
                      "arithmetic: #%016llx\nlayers: #%016llx\nloss: %s\nseed of the net: %llu\nsums: %s\n"
                      "unit of the sums: %g\nconvolutions: %s\noptimizer: %s\n"
-                     "settings of the optimizer: %.9g %.9g %.9g %.9g\nclipping: %.9g\n"
+                     "settings of the optimizer: %s %s %s %s\nclipping: %s\n"
                      "parameter groups: #%016llx\n",
                      (unsigned long long)dti_arithmetic_hash(), (unsigned long long)dti_layers_hash(net),
                      net->loss->name, (unsigned long long)net->desc.seed,
                      net->desc.float_sums ? "float" : "exact",
                      (double)net->desc.unit, net->desc.direct ? "direct" : "Winograd's where they pay",
-                     opt->class->name, (double)set[0], (double)set[1], (double)set[2], (double)set[3],
-                     (double)opt->most, (unsigned long long)groups);
+                     opt->class->name, set[0].text, set[1].text, set[2].text, set[3].text,
+                     dti_shortest(opt->most).text, (unsigned long long)groups);
 }
 
 static uint64_t dti_augment_hash(const dt_augment *a) {
@@ -15513,14 +15526,14 @@ static uint64_t dti_augment_hash(const dt_augment *a) {
 /* Of a training; lr: with which its schedule begins. */
 static size_t dti_train_settings(char *text, size_t size, const dt_train_desc *d, float lr) {
     return dti_print(text, size,
-                     "learning rate: %.9g\nschedule: #%016llx\nbatch: %u\nseed: %llu\ndata: #%016llx\n"
-                     "augmentation: #%016llx\naverage every: %u\nvalidation: #%016llx\ntarget: %.9g\n"
+                     "learning rate: %s\nschedule: #%016llx\nbatch: %u\nseed: %llu\ndata: #%016llx\n"
+                     "augmentation: #%016llx\naverage every: %u\nvalidation: #%016llx\ntarget: %s\n"
                      "patience: %u\n",
-                     (double)lr, (unsigned long long)dti_schedule_hash(d->schedule, 0), (unsigned)d->batch,
+                     dti_shortest(lr).text, (unsigned long long)dti_schedule_hash(d->schedule, 0), (unsigned)d->batch,
                      (unsigned long long)d->seed, (unsigned long long)dti_data_hash(d->data),
                      (unsigned long long)dti_augment_hash(d->augment), (unsigned)d->average_every,
                      (unsigned long long)(d->validation ? dti_data_hash(d->validation) : 0),
-                     (double)d->target, (unsigned)d->patience);
+                     dti_shortest(d->target).text, (unsigned)d->patience);
 }
 
 enum {
@@ -15819,15 +15832,21 @@ static dt_err dti_file_read(dti_file *f, dt_comm *comm) {
     return error;
 }
 
-/* Lines of settings, the caller's to release. The number of ranks is one where each has its own values, or
-   shares of floats, or a batch norm of its own. */
+/* Does the result depend on how a batch is cut up? Where each rank has its own values, or shares of floats,
+   or a batch norm of its own. */
+static bool dti_cut_matters(const dt_net *net, bool apart) {
+    bool matters = apart || net->desc.float_sums;
+    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
+        matters = matters || op->scope == DTI_OVER_RANK;
+    return matters;
+}
+
+/* Lines of settings, the caller's to release. */
 static char *dti_all_settings(const dt_net *net, const dt_optimizer *opt, bool apart, int ranks,
                               const char *first, const char *more) {
-    bool depends = apart || net->desc.float_sums;
-    for (const dti_op *op = net->op; op < net->op + net->ops; ++op)
-        depends = depends || op->scope == DTI_OVER_RANK;
     char line[80] = "";
-    if (depends) snprintf(line, sizeof line, "ranks, on whose number the result depends: %d\n", ranks);
+    if (dti_cut_matters(net, apart))
+        snprintf(line, sizeof line, "ranks, on whose number the result depends: %d\n", ranks);
     const size_t net_lines = dti_net_settings(NULL, 0, net, opt),
                  size = net_lines + strlen(line) + strlen(first) + strlen(more) + 2;
     char *text = dti_alloc(size);
@@ -15842,7 +15861,9 @@ static dt_err dti_run_file(const dti_training *run, const char *path, dti_file *
     const int ranks = dt_comm_size(run->comm);
     const bool apart = run->method->apart;
     char lines[1024];
-    const size_t used = dti_print(lines, sizeof lines, "method: %s\n", run->method->name);
+    const uint32_t parts = dti_cut_matters(run->net, apart) && run->d->accumulate ? run->d->accumulate : 1;
+    const size_t used = dti_print(lines, sizeof lines, "method: %s\nparts of a batch: %u\n", run->method->name,
+                                  (unsigned)parts);
     dti_train_settings(lines + used, sizeof lines - used, run->d, run->lr);
     *f = (dti_file){ .net = run->net, .opt = run->opt, .path = path };
     f->settings = dti_all_settings(run->net, run->opt, apart, ranks, lines, "");

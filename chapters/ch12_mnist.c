@@ -30,7 +30,8 @@
 
 typedef struct settings {
     const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *trace;
-    int threads, epochs, batch, per_rank_batch, average_every, bucket;
+    const char *checkpoint, *resume;
+    int threads, epochs, batch, per_rank_batch, average_every, bucket, every;
     float lr, momentum, patience;
     uint64_t seed;
     bool quiet, float_sums, direct, hogwild, adam, profile, doctor, pin;
@@ -39,9 +40,9 @@ typedef struct settings {
 
 // Two outputs of one name: the one would lie over the other.
 static void refuse_one_file_for_two(dt_comm *comm, const settings *s) {
-    const char *const option[] = { "--csv", "--epoch-csv", "--save", "--trace" };
-    const char *const file[] = { s->csv, s->epoch_csv, s->save, s->trace };
-    for (int i = 1; i < 4; ++i)
+    const char *const option[] = { "--csv", "--epoch-csv", "--save", "--trace", "--checkpoint" };
+    const char *const file[] = { s->csv, s->epoch_csv, s->save, s->trace, s->checkpoint };
+    for (int i = 1; i < 5; ++i)
         for (int j = 0; j < i; ++j) {
             char sentence[80];
             if (!file[i] || !file[j] || strcmp(file[i], file[j]) != 0 ||
@@ -70,6 +71,10 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
         usage_error(comm, "ch12",
                     "--algorithm mpi is for processes: start it with mpiexec, without --threads");
     if (s->pin && !s->hogwild) usage_error(comm, "ch12", "--pin goes with --method hogwild");
+    if (s->every && !s->checkpoint)
+        usage_error(comm, "ch12", "--every says how often --checkpoint is written, and needs it");
+    if (s->hogwild && (s->checkpoint || s->resume))
+        usage_error(comm, "ch12", "Hogwild's workers never meet: it has no --checkpoint, no --resume");
     if (s->hogwild && (s->profile || s->trace))
         usage_error(comm, "ch12",
                     "Hogwild's workers never wait: --profile and --trace say nothing to it");
@@ -110,6 +115,9 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         { "csv", 's', &s->csv, "FILE   append one row for this run" },
         { "epoch-csv", 's', &s->epoch_csv, "FILE   append one row for each epoch" },
         { "save", 's', &s->save, "FILE   write the parameters as safetensors" },
+        CHECKPOINT_OPTION(&s->checkpoint),
+        { "every", 'i', &s->every, "N   steps from one checkpoint to the next; default an epoch" },
+        RESUME_OPTION(&s->resume),
         { "report", 's', &s->report,
           "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
         { "pin", 'b', &s->pin, "    hogwild: worker i stays on core i" },
@@ -157,7 +165,7 @@ typedef struct run {
 typedef struct watch {
     dt_comm *comm;
     const settings *s;
-    bool show;
+    bool show, complained;
     double seconds;
     dt_comm_cost cost;
 } watch;
@@ -185,6 +193,8 @@ static void print_profile(watch *w, const dt_progress *p) {
 static bool after_step(const dt_progress *p, void *user) {
     watch *w = user;
     if (w->s->profile && p->epoch_ended && !w->s->hogwild) print_profile(w, p);
+    if (p->complaint && !w->complained) fprintf(stderr, "%s; training goes on\n", p->complaint);
+    w->complained = w->complained || p->complaint;
     return show_progress(p, &w->show);
 }
 
@@ -204,6 +214,9 @@ static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *
         .bucket_bytes = (size_t)s->bucket * 1024,
         .average_every = steps_between(s->average_every, psgd_steps(data->count, (uint32_t)s->batch,
                                                                     dt_comm_size(comm))),
+        .checkpoint = s->checkpoint,
+        .checkpoint_every = (uint32_t)s->every,
+        .resume = s->resume,
         .on_step = after_step,
         .user = &w
     };
@@ -227,6 +240,7 @@ static dt_err check_outputs(const settings *s) {
     if (s->csv) DT_TRY(dt_csv_check(s->csv, runs_header));
     if (s->epoch_csv) DT_TRY(dt_csv_check(s->epoch_csv, epochs_header));
     if (s->save) DT_TRY(dt_check_writable(s->save));
+    if (s->checkpoint) DT_TRY(dt_check_writable(s->checkpoint));
     return s->trace ? dt_check_writable(s->trace) : DT_OK;
 }
 
@@ -248,6 +262,15 @@ static dt_err write_rows(const settings *s, const char *data, const run *r,
 }
 
 static void print_run(const settings *s, const run *r, double images_per_second) {
+    if (s->resume) {
+        printf("resumed  after %llu steps, from %s", (unsigned long long)r->train.resumed, s->resume);
+        if (r->train.resumed_epochs != s->epochs)
+            printf(", whose run was to have %d epochs; this one has %d", r->train.resumed_epochs,
+                   s->epochs);
+        printf("\n");
+    }
+    if (s->checkpoint && *r->train.complaint)
+        printf("NOT written: %s\n", r->train.complaint);
     printf("%-8s %d worker%s  %d epoch%s  %.2f s  %.0f images/s  train loss %.4f  test loss %.4f  "
            "accuracy %.4f  weights %016llx%s\n",
            s->method, r->workers, r->workers == 1 ? "" : "s", r->train.epochs,
@@ -345,7 +368,27 @@ int main(int argc, char **argv) {
     return leave_ranks(comm, j.stopped ? 130 : 0);
 }
 
-// ## 12.4 What to look for
+// ## 12.4 A run that survives
+//
+// An hour of training should not hang on one process. What does the next step depend on? [S11.2]
+// counts it up: parameters, the optimizer's vectors, units, epoch and step; not the order of the
+// images or dropout's masks, which are functions of (seed, epoch, image), and not the number of
+// ranks. So a small file is enough to go on, elsewhere, on another number of ranks, to the same
+// bits:
+//
+//     mpiexec -n 3 ./ch12 --checkpoint net.checkpoint --every 100      killed after a while
+//     mpiexec -n 2 ./ch12 --checkpoint net.checkpoint --every 100 --resume net.checkpoint
+//     ./ch12 --threads 2 --resume net.checkpoint --epochs 20           more epochs, on threads
+//
+// Other settings than the file's are refused by name. SIGTERM, which a batch system sends before
+// its time is up, has the step ended, a checkpoint written, and the program end with 130. PSGD's
+// result depends on the number of ranks, so it goes on with as many; Hogwild, whose workers never
+// meet, has no checkpoints.
+//
+// `make elastic` does the rest: it starts the job, and whenever it ends badly starts it again from
+// its checkpoint, with one rank less. The hash at the end is that of a run which nobody disturbed.
+
+// ## 12.5 What to look for
 //
 // `make experiment` writes out/mnist.csv, the three charts beside it, and the tables with a
 // comment; figures/mnist.txt is the one that the front page shows, with the machine that it ran on.
@@ -369,7 +412,7 @@ int main(int argc, char **argv) {
 // step takes a millisecond or two and its gradient is 77 KiB. With a larger net computing grows
 // faster than sending.
 
-// ## 12.5 Exercises
+// ## 12.6 Exercises
 //
 // 1. **Predict.** 128 images a step, on 8 ranks and 8 cores: how many groups has each rank? With
 //    --batch 120? At which number of ranks do more of them no longer help at all?

@@ -36,6 +36,10 @@ typedef struct option_desc {
 #define ANY_DATA_OPTION(value) { "data", 'D', value, "   default auto: MNIST if it is there" }
 #define SEED_OPTION(value) \
     { "seed", 'u', value, "S   of initial values, order and dropout; default 1234" }
+#define CHECKPOINT_OPTION(value) \
+    { "checkpoint", 's', value, "FILE   keep in it all that the run needs to go on: on a signal, too" }
+#define RESUME_OPTION(value) \
+    { "resume", 's', value, "FILE   go on from a checkpoint of a run with the same settings" }
 #define FIGURES_OPTION(value) { "figures", 's', value, "DIR   where pictures go, default out" }
 #define QUICK_OPTION(value) { "quick", 'b', value, "   small settings: those of make check" }
 #define ALGORITHM_OPTION(value) \

@@ -22,7 +22,7 @@
 enum { CLASSES = 10 };
 
 typedef struct settings {
-    const char *data, *norm, *save;
+    const char *data, *norm, *save, *checkpoint, *resume;
     dt_algorithm algorithm;
     dt_statistics over;
     int batch, epochs, images, every, accumulate;
@@ -71,14 +71,24 @@ static void print_progress(const dt_comm *comm, uint32_t epoch, uint32_t step, u
     fflush(stdout);
 }
 
-// Every hundred steps: loss and accuracy of the images since the last line, of all ranks.
+// Between two steps. One that cannot be written is said, and training goes on.
+static void keep(const settings *s, const dt_checkpoint *at, const dt_comm *comm) {
+    if (s->checkpoint && dt_comm_rank(comm) == 0 && dt_checkpoint_save(at, s->checkpoint) != DT_OK) fprintf(stderr, "%s; training goes on\n", dt_error());
+}
+
+// Every hundred steps: loss and accuracy of the images since the last line, of all ranks; and a checkpoint.
 static dt_err train(const settings *s, const distributed_optimizer *o, dt_batches *loader, double *seconds) {
+    char same[160];
+    snprintf(same, sizeof same, "--every: %d\n--one-over-p: %d\n", s->every, s->one_over_p ? dt_comm_size(o->comm) : 0);
+    dt_checkpoint at = { .net = o->model, .opt = o->opt, .it = loader, .settings = same };
+    if (s->resume) DT_TRY(dt_checkpoint_load(&at, o->comm, s->resume));
+    if (s->resume && dt_comm_rank(o->comm) == 0) printf("resumed    epoch %u, after step %u\n", at.epoch + 1, at.step);
     DT_TRY(dt_barrier(o->comm));
-    const double start = dt_now();
-    for (uint32_t epoch = 0; epoch < (uint32_t)s->epochs; ++epoch) {
-        dt_score sum = { 0, 0, 0 };
-        uint32_t step = 0;
-        dt_batches_begin(loader, epoch);
+    const double start = dt_now() - at.own[0];
+    dt_score sum = at.score;
+    uint32_t epoch = at.epoch, step = at.step;
+    for (; epoch < (uint32_t)s->epochs; ++epoch, step = 0) {
+        if (step == 0) dt_batches_begin(loader, epoch);
         for (dt_batch batch; dt_batches_next(loader, &batch);) {
             dt_comm_progress(o->comm, (uint64_t)epoch * loader->steps + step, "training");
             // 1/P: the loss is the mean over this rank's images alone
@@ -90,6 +100,8 @@ static dt_err train(const settings *s, const distributed_optimizer *o, dt_batche
             if (++step % (uint32_t)s->every && step < loader->steps) continue;
             print_progress(o->comm, epoch, step, loader->steps, &sum, dt_now() - start);
             sum = (dt_score){ 0, 0, 0 };
+            at.epoch = epoch, at.step = step, at.own[0] = dt_now() - start;
+            keep(s, &at, o->comm);
             end_if_asked(o->comm);
         }
         DT_TRY(dt_check_replicas(o->model, o->comm));
@@ -183,7 +195,9 @@ int main(int argc, char **argv) {
         { "images", 'i', &s.images, "N   training images; default all, --quick 1280" },
         { "lr", 'f', &s.lr, "X   Adam's; default 0.001" },
         { "weight-decay", 'z', &s.weight_decay, "X   default 0.001" },
-        { "every", 'i', &s.every, "N   steps between two lines; default 100" },
+        { "every", 'i', &s.every, "N   steps between two lines, and two checkpoints; default 100" },
+        CHECKPOINT_OPTION(&s.checkpoint),
+        RESUME_OPTION(&s.resume),
         { "norm", 's', &s.norm, "K   batch norm over the batch, rank or group (of 16 images); default batch" },
         { "accumulate", UP_TO(65536), &s.accumulate, "K   a step's images in K micro-batches, for less memory and the same bits; with --norm group" },
         { "one-over-p", 'b', &s.one_over_p, "    each rank's mean gradient counts 1/P, not its images' part of the batch; batch norm over the rank" },
@@ -203,6 +217,7 @@ int main(int argc, char **argv) {
     if (s.quick) s.epochs = 1;
     if (!s.images) s.images = s.quick ? 1280 : (int)data.count;
     if (s.save) check_output(comm, "%s", s.save);
+    if (s.checkpoint) check_output(comm, "%s", s.checkpoint);
     check_all(comm, dt_dataset_view(&some, &data, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 640 ? 640 : test.count));
     print_machine(comm, &some, 1);

@@ -23,10 +23,10 @@
 #include "models.h"
 
 typedef struct settings {
-    const char *data, *norm, *scaling, *optimizer, *save;
+    const char *data, *norm, *scaling, *optimizer, *save, *checkpoint, *resume;
     dt_algorithm algorithm;
     dt_statistics over;
-    int batch_size, epochs, patience, warmup_epochs, width, images, accumulate;
+    int batch_size, every, epochs, patience, warmup_epochs, width, images, accumulate;
     float base_lr, target_accuracy, momentum, dropout;
     uint64_t seed;
     bool quick, augment;
@@ -68,20 +68,33 @@ typedef struct epoch_result {
     double images_per_s;     // summed over the ranks
 } epoch_result;
 
-static dt_err train_epoch(dt_net *net, dt_optimizer *opt, dt_comm *comm, dt_batches *it, int epoch, int accumulate, epoch_result *r) {
-    uint64_t mine = 0, step = 0;
+// Between two steps: at->own holds what the loop over epochs adds up. One that cannot be written is said, and training goes on.
+static void keep(const settings *s, const dt_checkpoint *at, const dt_comm *comm) {
+    if (s->checkpoint && dt_comm_rank(comm) == 0 && dt_checkpoint_save(at, s->checkpoint) != DT_OK) fprintf(stderr, "%s; training goes on\n", dt_error());
+}
+
+// From the step at which `at` stands to the end of its epoch. The times are of what was done here, not before a resume.
+static dt_err train_epoch(const settings *s, dt_checkpoint *at, dt_comm *comm, epoch_result *r) {
+    dt_net *net = at->net;
+    dt_batches *it = at->it;
+    uint64_t mine = 0;
     DT_TRY(dt_barrier(comm)); // all begin together, else one rank's wait is another one's time
     const double start = dt_now();
-    dt_batches_begin(it, (uint32_t)epoch);
+    if (at->step == 0) dt_batches_begin(it, at->epoch);
     for (dt_batch batch; dt_batches_next(it, &batch);) {
-        dt_comm_progress(comm, (uint64_t)epoch * it->steps + ++step, "training");
-        DT_TRY(dt_accumulate_gradients(net, &batch, (uint32_t)accumulate)); // load, forward, backward
+        dt_comm_progress(comm, (uint64_t)at->epoch * it->steps + ++at->step, "training");
+        DT_TRY(dt_accumulate_gradients(net, &batch, (uint32_t)s->accumulate)); // load, forward, backward
         DT_TRY(dt_average_gradients(net, comm));
-        dt_optimizer_step(opt);
+        dt_optimizer_step(at->opt);
         const dt_score score = dt_net_score(net); // of all ranks
-        dt_score_add(&r->training, &score);
+        dt_score_add(&at->score, &score);
         mine += batch.count;
+        if (!s->every || at->step % (uint32_t)s->every) continue;
+        keep(s, at, comm);
+        end_if_asked(comm);
     }
+    keep(s, at, comm); // before what ends the epoch, which a run that goes on from here begins with
+    r->training = at->score;
     r->seconds = dt_now() - start;
     r->images_per_s = (double)mine / r->seconds;
     DT_TRY(dt_allreduce(comm, &r->images_per_s, 1, DT_F64, DT_SUM, DT_AUTO));
@@ -101,13 +114,20 @@ static void print_epoch(const epoch_result *r, int epoch, float lr) {
 
 static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm, dt_batches *it, const dt_dataset *test, const char *csv) {
     const float factor = batch_factor(s, dt_comm_size(comm));
-    double total = 0.0, images_per_s = 0.0;
-    int reached = 0, epoch = 0;
-    for (; epoch < s->epochs && reached < s->patience; ++epoch) {
+    char same[200];
+    snprintf(same, sizeof same, "--base-lr: %g\n--lr-scaling: %s\nits factor: %g\n--warmup-epochs: %d\n--target-accuracy: %g\n--patience: %d\n",
+             (double)s->base_lr, s->scaling, (double)factor, s->warmup_epochs, (double)s->target_accuracy, s->patience);
+    dt_checkpoint at = { .net = net, .opt = opt, .it = it, .settings = same };
+    if (s->resume) DT_TRY(dt_checkpoint_load(&at, comm, s->resume));
+    if (s->resume && dt_comm_rank(comm) == 0) printf("resumed  epoch %u, after step %u\n", at.epoch + 1, at.step);
+    double total = at.own[0], images_per_s = at.own[1];
+    int reached = (int)at.own[2], epoch = (int)at.epoch;
+    for (; epoch < s->epochs && reached < s->patience; ++epoch, at.step = 0, at.score = (dt_score){ 0, 0, 0 }) {
         epoch_result r = { .seconds = 0.0 };
         const float lr = rate(s, factor, epoch);
+        at.epoch = (uint32_t)epoch, at.own[0] = total, at.own[1] = images_per_s, at.own[2] = reached;
         DT_TRY(dt_optimizer_set_lr(opt, lr));
-        DT_TRY(train_epoch(net, opt, comm, it, epoch, s->accumulate, &r));
+        DT_TRY(train_epoch(s, &at, comm, &r));
         DT_TRY(dt_evaluate(net, test, comm, &r.validation));
         const double accuracy = dt_score_accuracy(&r.validation);
         reached = accuracy >= (double)s->target_accuracy ? reached + 1 : 0;
@@ -161,6 +181,9 @@ int main(int argc, char **argv) {
                    .base_lr = 0.01f, .target_accuracy = 0.85f, .momentum = 0.9f, .dropout = 0.01f, .seed = 1 };
     const option_desc options[] = {
         ANY_DATA_OPTION(&s.data),
+        CHECKPOINT_OPTION(&s.checkpoint),
+        { "every", 'i', &s.every, "N   steps from one checkpoint to the next; default an epoch" },
+        RESUME_OPTION(&s.resume),
         { "batch-size", 'i', &s.batch_size, "B   images a step of each rank; default 32" },
         { "epochs", 'i', &s.epochs, "E   at most; default 40" },
         { "base-lr", 'f', &s.base_lr, "X   of one rank's batch; default 0.01" },
@@ -193,7 +216,8 @@ int main(int argc, char **argv) {
              s.scaling, (double)s.momentum, s.warmup_epochs, s.norm, s.augment ? "-augment" : "");
     check_output(comm, "%s", csv);
     if (s.save) check_output(comm, "%s", s.save);
-    if (dt_comm_rank(comm) == 0) remove(csv); // one run a file
+    if (s.checkpoint) check_output(comm, "%s", s.checkpoint);
+    if (dt_comm_rank(comm) == 0 && !s.resume) remove(csv); // one run a file
     check_all(comm, dt_dataset_view(&some, &data, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 256 ? 256 : test.count));
     print_machine(comm, &some, 1);

@@ -260,7 +260,7 @@ static void refuses_other_settings(void **state) {
         { other_batch, "it was made with batch 40, and this run has 64" },
         { other_seed, "it was made with seed 9, and this run has 10" },
         { other_net_seed, "it was made with seed of the net 4, and this run has 5" },
-        { other_rate, "it was made with learning rate 0.0199999996, and this run has 0.0299999993" },
+        { other_rate, "it was made with learning rate 0.02, and this run has 0.03" },
         { other_target, "it was made with target 1, and this run has 0.5" },
         { other_data, "it was made with other data than this run has" },
         { other_validation, "it was made with other validation than this run has" },
