@@ -277,7 +277,7 @@ DT_API dt_err dt_fail(dt_err code, const char *format, ...) DTI_PRINTF(2, 3);
 
 /* The decimal number that is the whole text, "0.01" or "1e-3", for command lines and files: it
    has a point in every locale, as all numbers have that this file writes. DT_EARG if the text is
-   none, or one too large for a double. */
+   not a number, or one too large for a double. */
 DT_API dt_err dt_number_parse(const char *text, double *value);
 #endif
 
@@ -302,8 +302,6 @@ DT_API const char *dt_err_name(dt_err code) {
             return neutral; \
         } \
     } while (0)
-
-/* [E6.6] writes and reads numbers in text: dt_fail and dt_number_parse are there. */
 
 /* An enum's value: one of 0..count-1. */
 static dt_err dti_check_enum(const char *who, const char *what, unsigned value, unsigned count) {
@@ -387,12 +385,15 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
 /* Nobody needs to read this now: it is the place to look when a name is used that nothing above has
    defined.
 
-   This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
-   bottom, and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels
-   are made fast, how ranks wait, fail and are found, how files and charts are written, what is
-   refused. What Part I
-   asks of Part II, and one room of a later one, stands here, a line each. These are the only
-   forward declarations of the file; a test holds the rest to its order. */
+   This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to bottom,
+   and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels are made fast,
+   how ranks wait, fail and are found, how files and charts are written, what is refused. What Part I
+   asks of Part II, and one room of a later one, stands here, a line each. These are the only forward
+   declarations of the file; a test holds the rest to its order.
+
+   And a public function that a section declares and does not define is not one of its ideas, but a
+   convenience: what a net tells of itself is in [E5.4], how data sets are made and found in [E6.5],
+   numbers as text, dt_fail among them, in [E6.6], the calls of communicators in [E2]. */
 #ifdef DTI_IMPLEMENT
 typedef struct dt_comm dt_comm;
 typedef struct dt_dataset dt_dataset;
@@ -461,7 +462,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
 /* exact sums [S3.2]: sum[i] += round(x[i] / unit). The largest |x[i]|, or a NaN or infinity among
    them, whatever else there is. */
 static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit);
-static dt_err dti_check_unit(const char *who, float unit); /* DT_EARG where it is none */
+static dt_err dti_check_unit(const char *who, float unit); /* a power of two in range? */
 /* a net's units [S8.5]: do they suit the step's sums; those for the next step; those for this one
    again; back to those at its beginning, true if they were others; a number that ranks share only
    if they are alike. bits: by which a limit is above its unit */
@@ -567,7 +568,7 @@ typedef struct dti_output {
     char beside[DTI_PATH_MAX + 16];
 } dti_output;
 static bool dti_file_exists(const char *path); /* also one that may not be read */
-static FILE *dti_open_plain(const char *path); /* to read; NULL if it is none, or not there */
+static FILE *dti_open_plain(const char *path); /* to read; NULL: not there, or no plain file */
 static dt_err dti_output_open(dti_output *o, const char *path);
 static dt_err dti_output_close(dti_output *o);
 static void dti_output_drop(dti_output *o);
@@ -616,7 +617,7 @@ static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch);
 static dt_err dti_check_parts(const char *who, const dt_net *net, uint32_t parts);
 /* do layers that compute over a scope of images [S6.1] have the fewest that they need? */
 static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets);
-/* the error of a loss that is no number; it names the parameter where the fault lies with one */
+/* the error of a loss that is not finite; names the parameter, if one of them is not finite */
 static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss);
 static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay);
 static dt_err dti_schedule_check(const dt_schedule *first);
@@ -820,7 +821,7 @@ typedef struct dt_tensor {
     int shape[DT_MAX_RANK];
 } dt_tensor;
 
-/* product of the shape: floats in the tensor; 0 if it is none */
+/* product of the shape: floats in the tensor; 0 if a size is below 0, or it is too large */
 DT_API size_t dt_tensor_count(const dt_tensor *t);
 /* dt_tensor_at: address of t[i][j][k][l]; indices beyond the rank are ignored. offset = ((i*s1 +
    j)*s2 + k)*s3 + l. NULL where there is no such element. */
@@ -1115,7 +1116,6 @@ static void dti_dataset_hash(dt_dataset *d) {
     if (d->labels) d->hash = dt_hash(d->labels, d->count, d->hash);
     if (d->targets) d->hash = dti_hash_numbers(d->targets, 4 * wanted, 4, d->hash);
 }
-
 #endif
 
 /* ==== [S4.2] IDX and CIFAR-10 ============================================= */
@@ -2480,7 +2480,7 @@ DT_API void dt_relu(dt_net *net);
 #ifdef DTI_IMPLEMENT
 /* A layer that goes number by number is two functions of one number: y of x, and dy/dx told from y.
    They are constants where these two are called, and so inlined into the loops. ReLU's way back
-   is its own: 0 where nothing came through, even if dy is no number. */
+   is its own: 0 where nothing came through, even if dy is a NaN. */
 typedef float dti_of_one(float x);
 
 DTI_INLINE void dti_each_forward(dti_of_one *value, const dti_op *op, int first, int groups) {
@@ -3087,7 +3087,7 @@ static dt_err dti_batchnorm_shape(dti_layer *l, const void *desc) {
 typedef struct dti_channel { float near, rest, scale; } dti_channel;
 
 /* Notes: a dti_channel for each channel. Sums: two a channel, and in front of them a count of
-   numbers that are none. */
+   numbers that are not finite. */
 static void dti_batchnorm_needs(dti_op *op) {
     const dti_batchnorm *l = op->layer->own;
     op->scope = l->scope;
@@ -3154,9 +3154,9 @@ static dti_two_sums dti_plane_products(const float *restrict x, const float *res
     return (dti_two_sums) { dti_lanes_total(sum, lanes), dti_lanes_total(product, lanes) };
 }
 
-/* ---- Sums over lane groups and ranks: wide ones [S3.3], so that neither order nor ranks matter. A
-      number that is none cannot be added; it is counted in wide[0] instead, which travels with the
-      sums, so that all ranks hear of it. */
+/* ---- Sums over lane groups and ranks: wide ones [S3.3], so that neither order nor ranks matter.
+   A number that is not finite cannot be added; it is counted in wide[0] instead, which travels with
+   the sums, so that all ranks hear of it. */
 static int64_t *dti_wide_of(const dti_op *op, int i) { return op->wide + 1 + i * DTI_WIDE; }
 
 static void dti_wide_put(const dti_op *op, int i, double x) {
@@ -3780,7 +3780,8 @@ struct dt_net {
     /* [params] see [S8.5]: units when the step began, alike on all ranks; for the next step; and
        the largest of this rank's shares */
     float *first_unit, *next_unit, *largest;
-    /* whoever has set on_gradient looks at the sums' sizes, and takes the step again if need be */
+    /* not dt_backward but the function that has set on_gradient looks at the sums' sizes, and takes
+       the step again if need be */
     bool judged_later;
     uint64_t retaken;        /* steps taken again with another unit */
 
@@ -4665,7 +4666,7 @@ DT_API dt_err dt_forward(dt_net *net) {
    All of this depends on lane groups' shares alone, so it is the same for every number of ranks. */
 
 /* Adds one lane group's share of one tensor's gradient, and notes its size. A share that does
-   not fit is counted; where units are not to change, or it is no number, it is an error. */
+   not fit is counted; where units are not to change, or it is not finite, it is an error. */
 static dt_err dti_add_share(dt_net *net, int i, const float *share) {
     const dt_param *p = &net->param[i];
     const bool keeps = net->desc.unit != 0.0f || (net->on_gradient && !net->judged_later);
@@ -4706,7 +4707,7 @@ DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
     net->on_gradient_user = user;
 }
 
-/* No more shares will come for this layer: whoever waits for its gradient is told. */
+/* No more shares will come for this layer: on_gradient is told so. */
 static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
     return net->on_gradient && l->params && net->part + 1 == net->parts
                ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params)
