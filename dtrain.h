@@ -382,18 +382,18 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
 
 /* ==== [S1.4] The doors ==================================================== */
 
-/* Nobody needs to read this now: it is the place to look when a name is used that nothing above has
-   defined.
+/* Nobody needs to read this now: it is the place to look when a name is used that nothing above
+   has defined.
 
-   This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to bottom,
-   and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels are made fast,
-   how ranks wait, fail and are found, how files and charts are written, what is refused. What Part I
-   asks of Part II, and one room of a later one, stands here, a line each. These are the only forward
-   declarations of the file; a test holds the rest to its order.
+   This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
+   bottom, and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels
+   are made fast, how ranks wait, fail and are found, how files and charts are written, what is
+   refused. What Part I asks of Part II, and one room of a later one, stands here, a line each.
+   These are the only forward declarations of the file; a test holds the rest to its order.
 
-   And a public function that a section declares and does not define is not one of its ideas, but a
-   convenience: what a net tells of itself is in [E5.4], how data sets are made and found in [E6.5],
-   numbers as text, dt_fail among them, in [E6.6], the calls of communicators in [E2]. */
+   And a public function that a section declares and does not define is not one of its ideas, but
+   a convenience: what a net tells of itself is in [E5.4], how data sets are made and found in
+   [E6.5], numbers as text, dt_fail among them, in [E6.6], the calls of communicators in [E2]. */
 #ifdef DTI_IMPLEMENT
 typedef struct dt_comm dt_comm;
 typedef struct dt_dataset dt_dataset;
@@ -1969,24 +1969,29 @@ typedef struct dti_op dti_op;
 
 /* What every layer may look at while a net runs. */
 typedef struct dti_pass {
+    /* which pass it is */
     bool training;           /* false: dropout is the identity */
     uint64_t seed;
     uint32_t epoch;
     const uint32_t *sample;  /* [G][16]: which sample of the data set each lane holds */
-    const float *values;     /* the parameter vector */
-    /* one layer's parameter gradient for one lane group, overwritten by backward */
-    float *group_grad;
-    float *scratch;          /* for kernels, as large as the largest asks */
     uint32_t images, global_images; /* in this rank's batch; in all ranks' together */
+
+    /* what it works with */
+    const float *values;     /* the parameter vector */
+    float *group_grad;       /* one layer's parameter gradient for one lane group, overwritten */
+    float *scratch;          /* for kernels, as large as the largest asks */
+    dt_err *error;           /* a class that fails leaves its error there; dti_pass_fails */
+
     /* Of what is saved but not trained, such as running means: where shares of this batch's own are
-       added up, a wide sum [S3.3] each, in the order of the parameter vector; see dti_share. */
+       added up, a wide sum [S3.3] each, in the order of the parameter vector, from number `trained`
+       on. */
     int64_t *shares;
     size_t trained;
+
     /* the sink for sums over ranks that a pass cannot go on without, see dt_net_on_sums; NULL: no
        rank but this one is asked */
     dt_err (*sum)(void *user, int64_t *sums, size_t count);
     void *sum_user;
-    dt_err *error;           /* a class that fails leaves its error there; dti_pass_fails */
 } dti_pass;
 
 /* What backward reads beside dy. The planner [S8.3] keeps those tensors until then, and lets
@@ -2075,27 +2080,31 @@ typedef struct dti_lanes { float *at; size_t stride; } dti_lanes;
    pattern has fused [S8.2]; with where its tensors lie. This is what forward and backward are
    handed. */
 struct dti_op {
+    /* what is done */
     const dti_layer_class *class;
-    /* whose parameters and description these are: the first of the fused */
-    const dti_layer *layer;
+    const dti_layer *layer;  /* whose parameters and description: the first fused */
     int layers;              /* how many it stands for */
     int in[3], out[3];
-    int tensor, tensor2, made; /* numbers of x, x2 and y */
     bool direct;             /* dt_build_desc's */
-    /* run over all lane groups at once, with the ops [begin, end) that are driven alike */
-    bool whole_batch;
-    dti_scope scope;
-    /* images that its scope must hold, if it holds any: a variance of one value is none */
-    uint32_t fewest;
-    int begin, end;
-    dti_lanes x, x2, y, dx, dx2, dy; /* dx, dx2 at NULL: not wanted */
+
+    /* with which tensors: their numbers, and where they lie; dx, dx2 at NULL: not wanted */
+    int tensor, tensor2, made;       /* x, x2 and y; tensor2 -1: it has no x2 */
+    dti_lanes x, x2, y, dx, dx2, dy;
     bool add_dx, add_dx2;    /* another reader's gradient is there already */
     dti_lanes spare;         /* where a class that cannot add leaves dx first */
+
+    /* over which lane groups: one by one, or all at once, with the ops [begin, end) that are driven
+       alike; and over which images it computes together */
+    bool whole_batch;
+    int begin, end;
+    dti_scope scope;
+    uint32_t fewest;         /* images that its scope must hold, if it holds any */
+
+    /* what its class has asked for, and where it is */
     size_t packed_floats, scratch_floats, notes_bytes, sums;
-    float *packed;
+    float *packed;           /* parameters as the kernels read them */
+    unsigned char *notes;    /* forward's to backward, as places of maxima; of each group */
     int64_t *wide;           /* [sums] for sums over lane groups and ranks */
-    /* forward's notes to backward, such as the places of maxima: notes_bytes a group */
-    unsigned char *notes;
 };
 
 /* Where an op's tensors are for lane group g; NULL where there is none. */
