@@ -60,18 +60,19 @@
    Part II is the engine room; each room opens with what it is for.
 
      [E1]  Lane kernels .1 lanes  .2-.4 convolution  .5 .6 max-pooling  .7 linear  .8 Winograd
-                        .9 arithmetic  .10 images into lanes  .11 integers of exact sums
+                        .9 arithmetic  .10 images altered, and into lanes  .11 integers of
+                        exact sums
      [E2]  Waiting      .1 a communicator's parts  .2 cores  .3 waiting  .4 collectives in flight
                         .5 threads as ranks
      [E3]  MPI          .1 what the launcher says  .2 messages, shared memory of a host
-     [E4]  Failure      .1 signs of life  .2 heartbeats  .3 who has failed  .4 watcher  .5 usher
-                        .6 guardian  .7 start and end of a job
+     [E4]  Failure      .1 signs of life, patience  .2 heartbeats  .3 who has failed  .4 watcher
+                        .5 usher  .6 guardian  .7 start and end of a job
      [E5]  Reports      .1 MPI doctor  .2 profile, trace  .3 the machine  .4 inside a net
      [E6]  Files        .1 outputs  .2 JSON  .3 saved parameters  .4 CSV  .5 data sets: readers,
                         search  .6 numbers as text  .7 checkpoints
      [E7]  Digits       .1 stroke font  .2 synthetic digits
-     [E8]  Charts       .1 what a chart is told  .2 ink  .3 text  .4 axes  .5 places of labels
-                        .6 marks  .7 layout, drawing  .8 writing
+     [E8]  Charts       .1 what a chart is told, colours  .2 ink  .3 text  .4 axes  .5 places of
+                        labels  .6 marks  .7 layout, drawing  .8 writing
      [E9]  Checks: what is refused   .1 sizes  .2 data, batches  .3 nets  .4 training
 
    Where a new thing goes: a layer is one subsection of [S6], a loss one of [S7] and a row of its
