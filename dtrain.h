@@ -10628,7 +10628,11 @@ static void dti_comm_wait_from_environment(dt_comm *c) {
 #define DTI_SET(atom, value) atomic_store_explicit(&(atom), value, memory_order_relaxed)
 #endif
 
-/* ==== [E2.2] Cores ======================================================== */
+/* ==== [E2.2] Cores ========================================================
+
+   How many cores there are, and on which of them a rank stays. To leave that to the system is right while
+   every rank has a core of its own; where ranks outnumber cores, a step is over before the system has moved
+   one. To read: dti_take_place. */
 #ifdef DTI_DECLARE
 /* dt_cores                                                            [E2.2]
    Cores this process may run on: its affinity mask on Linux, so that taskset
@@ -10710,10 +10714,9 @@ DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k) {
 
 /* Gives each rank a core. Where ranks outnumber the cores of their one host, a step lasts as long as the
    core with the most work: with 8 lane groups, five ranks do 1, 2, 1, 2, 2 of them, which two cores share
-   evenly only if the right ranks stand together. The system moves no process within a step of a
-   millisecond, so each rank takes its place itself: the rank with the most work first, each to the core
-   that has least so far (Graham 1969). All stay where they are if some rank may use other cores than the
-   rest, or its environment says DTRAIN_PLACE=off. */
+   evenly only if the right ranks stand together. So each rank takes its place itself: the rank with the most
+   work first, each to the core that has least so far (Graham 1969). All stay where they are if some rank may
+   use other cores than the rest, or its environment says DTRAIN_PLACE=off. */
 DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed) {
     enum { MOST = 256 };
     const int ranks = dt_comm_size(comm), cores = dt_cores();
@@ -12714,6 +12717,12 @@ static void dti_watcher_kill(const dt_comm *c) {
         }
 }
 
+/* Writes a sentence, without the C library's buffers. That it may fail changes nothing. */
+static void dti_say(int fd, const char *text) {
+    const ssize_t n = write(fd, text, strlen(text));
+    (void)n;
+}
+
 static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
     char text[384] = "", about[320];
     int waited = (int)c->signs->watch.still;
@@ -12722,7 +12731,7 @@ static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
     if (fate != DTI_DEAD && waited > 0)
         dti_add_text(text, sizeof text, "; the others have waited %d s", waited);
     dti_add_text(text, sizeof text, "\n");
-    if (dti_blame(c, seat, fate) && fd >= 0) { ssize_t n = write(fd, text, strlen(text)); (void)n; }
+    if (dti_blame(c, seat, fate) && fd >= 0) dti_say(fd, text);
     dti_watcher_kill(c);
     dti_watcher_leave(c->size, c->here);
 }
@@ -12879,8 +12888,7 @@ static void dti_usher_kill_all(dti_usher *u) {
 /* The start has failed, and this is why. */
 static void dti_usher_say(dti_usher *u, const char *text) {
     if (u->over) return;
-    ssize_t n = write(2, text, strlen(text));
-    (void)n;
+    dti_say(2, text);
     dti_usher_kill_all(u);
 }
 
@@ -13186,7 +13194,7 @@ static void dti_guardian_ends(dti_guardian *g, const char *why) {
     char text[256];
     snprintf(text, sizeof text, "dtrain: rank %d (%s, process %d) %s\n", atomic_load(&about->rank),
              about->host, (int)g->child, why);
-    if (*why && atomic_load(&about->hosts)) { ssize_t n = write(2, text, strlen(text)); (void)n; }
+    if (*why && atomic_load(&about->hosts)) dti_say(2, text);
     g->ended_it = true;
     kill(g->child, SIGKILL);
 }
@@ -13853,10 +13861,10 @@ DT_API dt_err dt_trace_write(dt_comm *c, const char *path) {
 }
 #endif /* DTI_IMPLEMENT */
 
-/* ==== [E5.3] The machine ================================================= */
+/* ==== [E5.3] The machine =================================================
 
-/* A time without the machine it was taken on says nothing, so every table and
-   every chart [E8] ends with one line about it. */
+   A time without the machine it was taken on says nothing, so every table and every chart [E8] ends with one
+   line about it. */
 #ifdef DTI_DECLARE
 /* dt_machine_caption                                                  [E5.3]
    "Intel Xeon Processor, 2 cores, AVX-512, gcc 12.2.0, 2026-11-20" into n
@@ -14103,20 +14111,18 @@ DT_API void dt_progress_line(const dt_progress *p, char *text, size_t size) {
    To read: dti_output_open and dti_output_close, then dt_save; for reading, dti_idx_open. [E6.6] reads and
    writes numbers in no locale. */
 
-/* ==== [E6.1] Files ======================================================== */
+/* ==== [E6.1] Files ========================================================
 
-/* A file is replaced whole. What is written goes into a new file beside it,
-   which takes its name once all of it is on the disk: whoever reads meanwhile,
-   or after the power failed, finds the old file or the new one, never half.
+   A file is replaced whole. What is written goes into a new file beside it, which takes its name once all of
+   it is on the disk: a reader at that time, or after the power failed, finds the old file or the new one.
 
        x.part    created, written, flushed to the disk, closed, renamed to x
        folder    flushed to the disk, so that the new name lasts as well
 
-   The new file gets the permissions and the owner of the old one, and a link is
-   followed to the file it names, be it there already or not. Where a new file
-   cannot take the old one's place, the old one is written as it stands: a device,
-   a pipe, a file with several names, another user's file, a folder that takes no
-   new files. A pipe that nobody reads is an error, not waited for. */
+   The new file gets the permissions and the owner of the old one, and a link is followed to the file it
+   names, be it there already or not. Where a new file cannot take the old one's place, the old one is
+   written as it stands: a device, a pipe, a file with several names, another user's file, a folder that
+   takes no new files. A pipe that nobody reads is an error, not waited for. */
 #ifdef DTI_DECLARE
 /* dt_check_writable: whether a file of this name could be written now, to be asked before the
    hours of work that the file is for; nothing is changed. DT_EIO with the reason, such as a
@@ -14924,10 +14930,16 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
 
 /* ==== [E6.5] Data files ===================================================
 
-   The readers of [S4.2], and what the search of [S4.3] asks about folders. The length of a file is all that
-   its contents can be held against: so it is measured first, and every size in the file must agree with it
-   before memory is asked for. Rows and columns of an IDX file end at 4096, which keeps N*rows*columns below
-   2^56. */
+   The readers of [S4.2], and how [S4.3] finds a set in its folders.
+
+       IDX images   | 0x803 | count | rows | columns | pixels row by row |   numbers: 4 bytes, high one first
+       IDX labels   | 0x801 | count | labels |                               pixels and labels: 1 byte
+       CIFAR-10     | label | 32 x 32 red | green | blue | label | ...       3073 bytes an image, no header
+
+   The plain way asks for as much memory as the header says, and reads. But a header may say anything. The
+   length of a file is all that its contents can be held against: so it is measured first, and every size in
+   the file must agree with it before memory is asked for. Rows and columns of an IDX file end at 4096, which
+   keeps N*rows*columns below 2^56. To read: dti_idx_open, then dt_idx_load. */
 #ifdef DTI_IMPLEMENT
 #if defined(__unix__) || defined(__APPLE__)
 #include <dirent.h>
@@ -15333,15 +15345,14 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
 }
 #endif
 
-/* ==== [E6.6] Numbers as text ============================================= */
-#ifdef DTI_IMPLEMENT
-/* printf writes a comma for the decimal point where a program has said setlocale(LC_ALL,
-   "de_DE.UTF-8"), and strtod then wants one: no JSON, and a row "0,5,0,25" of a CSV file that
-   nobody can read back. So whatever this file writes with a number in it goes through the three
-   functions here, and what it reads through dt_number_parse below.
+/* ==== [E6.6] Numbers as text =============================================
 
-   Between the characters that printf may use for a number, whatever else stands is the locale's
-   decimal point. */
+   printf writes a comma for the decimal point where a program has said setlocale(LC_ALL, "de_DE.UTF-8"), and
+   strtod then wants one: no JSON, and a row "0,5,0,25" of a CSV file that nobody can read back. So whatever
+   dtrain.h writes with a number in it goes through the three functions here, and what it reads through
+   dt_number_parse below. */
+#ifdef DTI_IMPLEMENT
+/* What stands between the characters that printf may use for a number is the locale's decimal point. */
 static size_t dti_point(char *number, size_t n) { /* n: its length; returns the new one */
     static const char known[] = " +-.0123456789abcdefinpxABCDEFINPX";
     char *point = number + strspn(number, known);
@@ -17669,11 +17680,11 @@ static void dti_draw_errors(dt_chart *c, const dti_item *item) {
 }
 
 static bool dti_series_row(const dt_chart *c, const dti_item *item, size_t i, dti_row *row) {
-    const bool errors = item->lo != NULL && i < item->n;
     (void)c;
     if (i >= item->n) return false;
-    *row = (dti_row){ item->label, item->names ? item->names[i] : NULL,
-                      { item->x[i], item->y[i], errors ? item->lo[i] : NAN, errors ? item->hi[i] : NAN } };
+    *row = (dti_row){ item->label, NULL, { item->x[i], item->y[i], NAN, NAN } };
+    if (item->names) row->name = item->names[i];
+    if (item->lo) row->v[2] = item->lo[i], row->v[3] = item->hi[i];
     return true;
 }
 
