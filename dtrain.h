@@ -2260,6 +2260,9 @@ typedef struct dt_conv2d_desc {
    rounded up */
 #define DT_SAME (-65536)
 
+/* x (N,C,H,W) -> y (N,out,P,Q), P = (H+2p-K)/S + 1, Q likewise; a name that no other layer has.
+   The error that is remembered: DT_EARG for a number outside of what stands above, DT_ESHAPE if the
+   kernel is larger than the padded map. */
 DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc);
 #endif
 
@@ -2484,6 +2487,7 @@ DT_API void dt_maxpool2d(dt_net *net, int kernel) {
    The mask for backward is y itself: it is above 0 just where x was. So x need not be kept, and
    y may be written over it. */
 #ifdef DTI_DECLARE
+/* x -> y of the same shape, one comparison a number */
 DT_API void dt_relu(dt_net *net);
 #endif
 
@@ -2656,6 +2660,8 @@ DT_API void dt_dropout2d(dt_net *net, float probability) {
    a weight that is in a register then serves several groups. 320 inputs and 50 outputs are 16000
    weights, 64 KB, more than a first-level cache: of 8 groups each alone would read them all. */
 #ifdef DTI_DECLARE
+/* x (N,C,H,W) -> y (N,out,1,1); out 1..2^20, a name that no other layer has. 2*N*I*out flop
+   forward, twice that backward. */
 DT_API void dt_linear(dt_net *net, const char *name, int out);
 #endif
 
@@ -2724,6 +2730,8 @@ DT_API void dt_linear(dt_net *net, const char *name, int out) {
    dy goes to both. x2 has another reader, the first layer of the block: so its gradient is the
    sum of two, and the planner says who of them writes and who adds [S8.3]. */
 #ifdef DTI_DECLARE
+/* what stands here, plus the tensor that dt_here gave; DT_ESHAPE if their shapes differ, DT_EARG if
+   there is no such tensor. N*C*H*W additions. */
 DT_API void dt_add(dt_net *net, dt_node node);
 #endif
 
@@ -2904,6 +2912,8 @@ DT_API void dt_avgpool2d(dt_net *net, const dt_avgpool2d_desc *desc) {
    n is found without a conversion. Floats from 2^23 on are whole numbers, so x/ln 2 + 1.5*2^23 is
    rounded to one, which stands in its low bits; to take 1.5*2^23 off again leaves n as a float. */
 #ifdef DTI_DECLARE
+/* x -> y of the same shape, each in 0..1; relative error at most 4e-7, the same bits on every
+   machine that fuses multiply and add */
 DT_API void dt_sigmoid(dt_net *net);
 #endif
 
@@ -2973,6 +2983,7 @@ DT_API void dt_sigmoid(dt_net *net) { dti_append(net, &dti_sigmoid_class, NULL, 
    So there the odd polynomial of Moshier's Cephes library, x + x^3 P(x^2), takes over: both are
    computed, and one is taken, without a branch. */
 #ifdef DTI_DECLARE
+/* x -> y of the same shape, each in -1..1 */
 DT_API void dt_tanh(dt_net *net);
 #endif
 
@@ -6841,12 +6852,15 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    The staleness histogram says how many changes by others came between a worker's copy and its
    own change. With k workers as fast as each other it is k-1.
 
-   Shared is what is trained, and nothing else. Running means and variances [S6.11]
-   follow each worker's own batches; at the end the net gets their mean.
+   Shared is what is trained, and nothing else. Running means and variances [S6.11] follow each
+   worker's own batches; at the end the net gets their mean.
 
-   Two other ways to share stand beside it, to compare with: under a lock, where
-   no change is lost and a copy is never torn, but workers wait for each other;
-   and averaging once an epoch, where workers share nothing in between. */
+   Two other ways to share stand beside it, to compare with: under a lock, where no change is lost
+   and a copy is never torn, but workers wait for each other; and averaging once an epoch, where
+   workers share nothing in between.
+
+   To read: dti_hogwild_change, a worker's step; dti_hogwild_add, the three that are not one; then
+   dti_worker_main, a worker's life. */
 #ifdef DTI_DECLARE
 #ifdef DTRAIN_WITH_THREADS
 typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt_sharing;
