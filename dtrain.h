@@ -2844,6 +2844,16 @@ static void dti_window_mean(const float *x, int columns, const int rows[2], cons
     for (int l = 0; l < DT_LANES; ++l) y[l] = sum[l] * part;
 }
 
+/* y = sum of x / K*K  =>  dx = dy / K*K, the same at each place of the window. */
+static void dti_window_spread(const float *dy, int columns, const int rows[2], const int cols[2],
+                              float part, float *dx) {
+    for (int u = rows[0]; u < rows[1]; ++u)
+        for (int v = cols[0]; v < cols[1]; ++v)
+            for (int l = 0; l < DT_LANES; ++l)
+                dx[((size_t)u * (size_t)columns + (size_t)v) * DT_LANES + (size_t)l] =
+                    dy[l] * part;
+}
+
 /* Group by group, channel by channel, window by window; y is written from front to back. */
 static void dti_avgpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const dti_avgpool2d *a = op->layer->own;
@@ -2865,7 +2875,7 @@ static void dti_avgpool2d_forward(const dti_op *op, const dti_pass *run, int fir
     }
 }
 
-/* y = sum of x / K*K  =>  dx = dy / K*K at each place of the window, 0 where no window lies */
+/* Likewise; windows do not overlap, so each writes its places, and where none lies dx is 0. */
 static void dti_avgpool2d_backward(const dti_op *op, const dti_pass *run, int g) {
     const dti_avgpool2d *a = op->layer->own;
     const int H = op->in[1], W = op->in[2];
@@ -2879,11 +2889,7 @@ static void dti_avgpool2d_backward(const dti_op *op, const dti_pass *run, int g)
             dti_window(i, a->rows, a->pad, H, &rows[0], &rows[1]);
             for (int j = 0, cols[2]; j < op->out[2]; ++j, dy += DT_LANES) {
                 dti_window(j, a->columns, a->pad, W, &cols[0], &cols[1]);
-                for (int u = rows[0]; u < rows[1]; ++u)
-                    for (int v = cols[0]; v < cols[1]; ++v)
-                        for (int l = 0; l < DT_LANES; ++l)
-                            dx[((size_t)u * (size_t)W + (size_t)v) * DT_LANES + (size_t)l] =
-                                dy[l] * part;
+                dti_window_spread(dy, W, rows, cols, part, dx);
             }
         }
 }
