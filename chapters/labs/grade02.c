@@ -1,5 +1,5 @@
 // Grader of lab 2: three ways to deal images out, each against its definition.
-#include "grade.h"
+#include "sandbox.h"
 
 typedef void partition_fn(uint32_t *start, uint32_t n, uint32_t P);
 typedef uint32_t sampler_fn(uint32_t *out, const uint32_t *order, uint32_t n, uint32_t rank,
@@ -11,80 +11,89 @@ typedef struct deal {
     uint32_t n, rank, P;
     bool drop_last;
     uint32_t order[ROOM];
-    volatile uint32_t count;
-    uint32_t first, out[ROOM]; // what comes back
+    struct dealt { uint32_t count, first, out[ROOM]; } *back;
 } deal;
+
+#ifdef RUNNER
+static void call_partition(void *function, void *arg) {
+    const deal *d = arg;
+    FUNCTION(partition_fn, f, function);
+    f(d->back->out, d->n, d->P);
+}
+
+static void call_sampler(void *function, void *arg) {
+    const deal *d = arg;
+    FUNCTION(sampler_fn, f, function);
+    d->back->count = f(d->back->out, d->order, d->n, d->rank, d->P, d->drop_last);
+}
+
+static void call_part(void *function, void *arg) {
+    const deal *d = arg;
+    FUNCTION(part_fn, f, function);
+    d->back->count = f(&d->back->first, d->n, d->rank, d->P);
+}
+
+static const named_call calls[] = { { "partition", call_partition },
+                                    { "sampler", call_sampler },
+                                    { "part", call_part },
+                                    { NULL, NULL } };
+#include "runner.h"
+#else
+#include "grade.h"
 
 static const char *compare(const char *what, uint32_t at, uint32_t got, uint32_t wanted,
                            const deal *d) {
     static char text[200];
+    hash_bytes(&hash, &got, sizeof got);
     if (got == wanted) return NULL;
     snprintf(text, sizeof text, "%u images, rank %u of %u: %s %u: wanted %u, got %u", d->n, d->rank,
              d->P, what, at, wanted, got);
     return text;
 }
 
-static void call_partition(void *function, void *arg) {
-    deal *d = arg;
-    partition_fn *f;
-    memcpy(&f, &function, sizeof f);
-    f(d->out, d->n, d->P);
-}
-
 static const char *try_partition(deal *d) {
-    const char *wrong = run("partition", call_partition, d, 2);
+    const char *wrong = run("partition", "partition", d, 2);
     for (uint32_t r = 0; r <= d->P && !wrong; ++r)
-        wrong = compare("start of share", r, d->out[r], (uint32_t)((uint64_t)r * d->n / d->P), d);
+        wrong = compare("start of share", r, d->back->out[r],
+                        (uint32_t)((uint64_t)r * d->n / d->P), d);
     return wrong ? wrong
-                 : compare("the place behind the last share, number", d->P + 1, d->out[d->P + 1],
-                           77, d);
-}
-
-static void call_sampler(void *function, void *arg) {
-    deal *d = arg;
-    sampler_fn *f;
-    memcpy(&f, &function, sizeof f);
-    d->count = f(d->out, d->order, d->n, d->rank, d->P, d->drop_last);
+                 : compare("the place behind the last share, number", d->P + 1,
+                           d->back->out[d->P + 1], 77, d);
 }
 
 static const char *try_sampler(deal *d) {
     const uint32_t each = d->drop_last ? d->n / d->P : (d->n + d->P - 1) / d->P;
     uint32_t wanted[ROOM];
     for (uint32_t i = 0; i < each; ++i) wanted[i] = d->order[(i * d->P + d->rank) % d->n];
-    const char *wrong = run("sampler", call_sampler, d, 2);
-    if (!wrong) wrong = compare("how many,", each, d->count, each, d);
+    const char *wrong = run("sampler", "sampler", d, 2);
+    if (!wrong) wrong = compare("how many,", each, d->back->count, each, d);
     for (uint32_t i = 0; i < each && !wrong; ++i)
-        wrong = compare("image", i, d->out[i], wanted[i], d);
+        wrong = compare("image", i, d->back->out[i], wanted[i], d);
     return wrong ? wrong
-                 : compare("the place behind the last image, number", each, d->out[each], 77, d);
-}
-
-static void call_part(void *function, void *arg) {
-    deal *d = arg;
-    part_fn *f;
-    memcpy(&f, &function, sizeof f);
-    d->count = f(&d->first, d->n, d->rank, d->P);
+                 : compare("the place behind the last image, number", each, d->back->out[each],
+                           77, d);
 }
 
 static const char *try_part(deal *d) {
     const uint32_t groups = (d->n + 15) / 16, from = d->rank * groups / d->P * 16;
     uint32_t to = (d->rank + 1) * groups / d->P * 16;
     if (to > d->n) to = d->n;
-    const char *wrong = run("part", call_part, d, 2);
-    if (!wrong) wrong = compare("how many,", to - from, d->count, to - from, d);
-    if (!wrong && to > from) wrong = compare("first,", from, d->first, from, d);
+    const char *wrong = run("part", "part", d, 2);
+    if (!wrong) wrong = compare("how many,", to - from, d->back->count, to - from, d);
+    if (!wrong && to > from) wrong = compare("first,", from, d->back->first, from, d);
     return wrong;
 }
 
 static deal *new_deal(uint32_t n, uint32_t P) {
-    deal *d = shared(sizeof *d);
+    deal *d = shown(sizeof *d);
+    d->back = returned(sizeof *d->back);
     d->n = n, d->P = P, d->rank = draw(P);
-    for (uint32_t i = 0; i < ROOM; ++i) d->out[i] = 77, d->order[i] = i;
+    for (uint32_t i = 0; i < ROOM; ++i) d->back->out[i] = 77, d->order[i] = i;
     for (uint32_t i = n < ROOM ? n : 0; i > 1; --i) {
         const uint32_t j = draw(i), swap = d->order[i - 1];
         d->order[i - 1] = d->order[j], d->order[j] = swap;
     }
-    d->first = 99999;
+    d->back->first = 99999;
     return d;
 }
 
@@ -122,3 +131,4 @@ static void grade(void) {
     }
     give("part, a batch that ends early", 15, wrong);
 }
+#endif

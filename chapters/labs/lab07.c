@@ -19,7 +19,7 @@
 
 typedef struct ranks ranks;
 struct ranks {
-    int rank, size;
+    int rank, size; // this rank's number, 0 to size-1; how many there are, P
     void (*send)(const ranks *r, const void *data, size_t bytes, int to);
     void (*recv)(const ranks *r, void *data, size_t bytes, int from);
     void (*sendrecv)(const ranks *r, const void *give, size_t give_bytes, int to, void *take,
