@@ -31,6 +31,7 @@ help:
 	@echo "make chNN          one chapter: ./chNN          make chNN DEBUG=1  the same for a debugger"
 	@echo "make all           every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
+	@echo "make elastic       a job that outlives its ranks  RANKS=3 LEAST=1 TIMES=10 CHECKPOINT=out/elastic.checkpoint ARGS=\"--epochs 10\""
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
 	@echo "make lab04         a lab's handout             make grade-lab04  its points     make labs   all, for students"
@@ -129,6 +130,11 @@ experiment: ch12
 	-@sh chapters/get_data.sh data mnist fashion
 	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
 
+# ---- A job that is started again from its checkpoint, with one rank less, when it ends badly: chapters/elastic.sh says of the variables.
+#      RANKS is also the doctor's, below: here 3 unless it is given.
+elastic: ch12
+	@MPIEXEC="$(MPIEXEC)" RANKS="$(if $(filter command line environment,$(origin RANKS)),$(RANKS),3)" sh chapters/elastic.sh $(ARGS)
+
 # ---- How MPI jobs start here: launcher, ranks against cores, builds, data, shared memory. RANKS=2
 # ---- Under Slurm: make doctor MPIEXEC="srun --mpi=pmi2"
 RANKS = 2
@@ -178,4 +184,4 @@ clean:
 
 always:
 
-.PHONY: always help all wasm deps data experiment doctor check figures bench install clean
+.PHONY: always help all wasm deps data experiment elastic doctor check figures bench install clean

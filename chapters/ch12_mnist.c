@@ -74,7 +74,8 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
     if (s->every && !s->checkpoint)
         usage_error(comm, "ch12", "--every says how often --checkpoint is written, and needs it");
     if (s->hogwild && (s->checkpoint || s->resume))
-        usage_error(comm, "ch12", "Hogwild's workers never meet: it has no --checkpoint, no --resume");
+        usage_error(comm, "ch12",
+                    "Hogwild's workers never meet: it has no --checkpoint, no --resume");
     if (s->hogwild && (s->profile || s->trace))
         usage_error(comm, "ch12",
                     "Hogwild's workers never wait: --profile and --trace say nothing to it");
@@ -263,7 +264,8 @@ static dt_err write_rows(const settings *s, const char *data, const run *r,
 
 static void print_run(const settings *s, const run *r, double images_per_second) {
     if (s->resume) {
-        printf("resumed  after %llu steps, from %s", (unsigned long long)r->train.resumed, s->resume);
+        printf("resumed  after %llu steps, from %s", (unsigned long long)r->train.resumed,
+               s->resume);
         if (r->train.resumed_epochs != s->epochs)
             printf(", whose run was to have %d epochs; this one has %d", r->train.resumed_epochs,
                    s->epochs);

@@ -37,7 +37,8 @@ typedef struct option_desc {
 #define SEED_OPTION(value) \
     { "seed", 'u', value, "S   of initial values, order and dropout; default 1234" }
 #define CHECKPOINT_OPTION(value) \
-    { "checkpoint", 's', value, "FILE   keep in it all that the run needs to go on: on a signal, too" }
+    { "checkpoint", 's', value, \
+      "FILE   keep in it all that the run needs to go on: on a signal, too" }
 #define RESUME_OPTION(value) \
     { "resume", 's', value, "FILE   go on from a checkpoint of a run with the same settings" }
 #define FIGURES_OPTION(value) { "figures", 's', value, "DIR   where pictures go, default out" }

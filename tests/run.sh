@@ -147,6 +147,7 @@ for t in build/tests/mpi/test_*; do
     fi
 done
 run "faults" 300 sh tests/test_fault.sh build/tests/mpi/fault
+run "resume" 120 sh tests/test_resume.sh
 run "same bits, gcc and clang" 10 sh tests/check_hashes.sh "$log" gcc clang
 
 finish

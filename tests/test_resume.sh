@@ -1,0 +1,92 @@
+#!/bin/sh
+# Runs that are killed, and go on: kill -9 at random moments, then another number of ranks; ranks killed under chapters/elastic.sh.
+# Each must end in the hash of the run that nobody disturbed.
+#
+#   sh tests/test_resume.sh            KILLS=1 of each net and ELASTIC=1 under elastic.sh; EPOCHS=2; SEED says which moments
+cd "$(dirname "$0")/.." || exit 2
+MPIEXEC=$(command -v mpiexec.mpich || echo mpiexec)
+export MPIEXEC
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+KILLS=${KILLS:-1} ELASTIC=${ELASTIC:-1} EPOCHS=${EPOCHS:-2} passed=0 failed=0 state=${SEED:-$(date +%s)}
+echo "SEED=$state"
+random() { state=$(((state * 1103515245 + 12345) % 2147483648)); number=$((state / 65536 % $1)); } # 0..$1-1
+nap() { sleep "$(awk "BEGIN { print $1 / 1000 }")"; }
+good() { passed=$((passed + 1)); echo "ok     $*"; }
+bad() { failed=$((failed + 1)); echo "FAILED $*"; tail -n 5 "$work"/*.txt; }
+
+# The processes below one, itself included.
+below() {
+    echo "$1"
+    for of in $(pgrep -P "$1"); do below "$of"; done
+}
+
+# net RANKS MORE ...; wide RANKS MORE ...: what is trained; ends with its hash, in $hash
+net() {
+    ranks=$1; shift
+    $MPIEXEC -n "$ranks" ./ch12 --data synthetic --epochs "$EPOCHS" --save "$work/net.st" --quiet "$@" >"$work/net.txt" 2>&1
+}
+wide() { # a global batch of 64
+    ranks=$1; shift
+    $MPIEXEC -n "$ranks" ./wideresnet --data synthetic --quick --width 4 --images 1024 --batch-size $((64 / ranks)) --augment --optimizer novograd \
+        --base-lr 0.002 --warmup-epochs 3 --target-accuracy 0.99 --save "$work/wide.st" "$@" >"$work/wide.txt" 2>&1
+}
+hash_of() { cksum <"$work/$1.st"; }
+
+# killed WHAT MOST SECONDS*1000 RANKS ...: -9 to all of a job's processes at a moment drawn by lot, then other ranks go on
+killed() {
+    what=$1 most=$2
+    shift 2
+    random $#; at=$number
+    eval "first=\${$((at + 1))}"
+    random $(($# - 1)); eval "second=\${$(((at + 1 + number) % $# + 1))}"
+    rm -f "$work/$what.ck" "$work/$what.st"
+    $what "$first" --checkpoint "$work/$what.ck" --every 7 &
+    job=$!
+    random "$most"
+    nap $((200 + number))
+    # shellcheck disable=SC2046
+    kill -9 $(below "$job") 2>/dev/null
+    wait "$job" 2>/dev/null
+    resume=
+    [ -s "$work/$what.ck" ] && resume="--resume $work/$what.ck"
+    # shellcheck disable=SC2086
+    if $what "$second" $resume && [ "$(hash_of $what)" = "$(cat "$work/$what.whole")" ]; then
+        good "$what: $first ranks killed after $((200 + number)) ms${resume:+ and a checkpoint}, $second went on to the same bits"
+    else bad "$what: $first ranks killed after $((200 + number)) ms, $second ranks: $(hash_of $what) is not $(cat "$work/$what.whole")"; fi
+}
+
+for what in net wide; do
+    $what 2 || bad "$what: the undisturbed run"
+    hash_of $what >"$work/$what.whole"
+done
+for k in $(seq "$KILLS"); do
+    killed net 2600 1 2 3 5
+    killed wide 2600 1 2 4
+done
+
+# The job of elastic.sh, of which processes are killed, one at a time.
+rm -f "$work/net.st"
+RANKS=$((ELASTIC + 1)) TIMES=$((2 * ELASTIC)) EVERY=5 CHECKPOINT="$work/elastic.ck" sh chapters/elastic.sh --data synthetic --epochs "$EPOCHS" --save "$work/net.st" \
+    --quiet >"$work/elastic.txt" 2>&1 &
+job=$! done=0
+while [ "$done" -lt "$ELASTIC" ] && kill -0 "$job" 2>/dev/null; do
+    random 900
+    nap $((400 + number))
+    ranks=$(for pid in $(below "$job"); do [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = ch12 ] && echo "$pid"; done)
+    count=$(echo "$ranks" | grep -c .)
+    [ "$count" -eq 0 ] && continue
+    random "$count"
+    kill -9 "$(echo "$ranks" | sed -n "$((number + 1))p")" 2>/dev/null && done=$((done + 1))
+done
+wait "$job"
+code=$?
+if [ "$code" -eq 0 ] && [ "$(hash_of net)" = "$(cat "$work/net.whole")" ] && [ "$done" -gt 0 ]; then
+    good "elastic: $done kills, $(grep -c '^elastic: code' "$work/elastic.txt") new starts, the same bits"
+else bad "elastic: code $code, $done kills, $(hash_of net) is not $(cat "$work/net.whole")"; fi
+
+# What would fail for ever ends; what is wrong with the command line is not tried again.
+EVERY=5 CHECKPOINT="$work/no.ck" sh chapters/elastic.sh --data synthetic --lr x >"$work/out" 2>&1
+[ $? -eq 2 ] && good "elastic: a wrong option ends it" || bad "elastic: a wrong option"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
