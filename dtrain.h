@@ -6157,28 +6157,49 @@ DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-/* values = sum of the ranks' values / ranks, in fixed point: each value is rounded to a multiple of
-   DT_FIXED_UNIT [S3.2], the integers are added, in any order, and divided once at the end. So every
-   rank has the same bits afterwards, whatever the all-reduce.
+/* Ranks' values of what is saved and not trained become their mean. A running variance may be of any
+   size, so these are wide sums [S3.3]; put, added up by whoever calls, and taken. */
+static dt_err dti_put_statistics(dt_net *net) {
+    int64_t *sums = net->fixed + net->trained;
+    const size_t n = net->count - net->trained;
+    memset(sums, 0, n * DTI_WIDE * sizeof *sums);
+    for (size_t i = 0; i < n; ++i)
+        if (!dti_wide_add(sums + i * DTI_WIDE, (double)net->values[net->trained + i]))
+            return dt_fail(DT_ENUMERIC, "a running statistic is %g",
+                           (double)net->values[net->trained + i]);
+    return DT_OK;
+}
+
+static void dti_take_statistics(dt_net *net, int ranks) {
+    for (size_t i = net->trained; i < net->count; ++i)
+        net->values[i] = (float)(dti_share_sum(net, i) / ranks);
+}
+
+/* values = sum of the ranks' values / ranks. What is trained is rounded to multiples of
+   DT_FIXED_UNIT [S3.2], statistics are wide sums; integers are added, in any order, and divided once
+   at the end. So every rank has the same bits afterwards, whatever the all-reduce.
 
    A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is
    allowed. */
 static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish,
                                      bool *stop) {
     const int ranks = dt_comm_size(comm);
+    const size_t n = net->trained, wished = n + (net->count - n) * DTI_WIDE;
     if (stop) *stop = wish;
     if (ranks == 1) return DT_OK;
-    memset(net->fixed, 0, net->count * sizeof(int64_t));
-    net->fixed[net->count] = wish;
-    size_t at = dt_fixed_add(net->fixed, net->values, net->count, DT_FIXED_UNIT,
+    memset(net->fixed, 0, n * sizeof(int64_t));
+    size_t at = dt_fixed_add(net->fixed, net->values, n, DT_FIXED_UNIT,
                              dt_fixed_limit((size_t)ranks, DT_FIXED_UNIT));
-    if (at < net->count)
+    if (at < n)
         return dt_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at,
                        (double)net->values[at]);
-    DT_TRY(dt_allreduce(comm, net->fixed, net->count + 1, DT_I64, DT_SUM, algorithm));
-    for (size_t i = 0; i < net->count; ++i)
+    DT_TRY(dti_put_statistics(net));
+    net->fixed[wished] = wish;
+    DT_TRY(dt_allreduce(comm, net->fixed, wished + 1, DT_I64, DT_SUM, algorithm));
+    for (size_t i = 0; i < n; ++i)
         net->values[i] = (float)((double)net->fixed[i] * (double)DT_FIXED_UNIT / ranks);
-    if (stop) *stop = net->fixed[net->count] > 0;
+    dti_take_statistics(net, ranks);
+    if (stop) *stop = net->fixed[wished] > 0;
     return DT_OK;
 }
 
@@ -6301,6 +6322,12 @@ typedef struct dt_progress {
     const char *complaint;
 } dt_progress;
 
+typedef struct dt_outer_desc { /* local SGD's step from average to average [S11.4] */
+    float lr, momentum;        /* above 0; 0 and more */
+    bool nesterov;
+} dt_outer_desc;
+#define DT_DILOCO_DEFAULTS .lr = 0.7f, .momentum = 0.9f, .nesterov = true
+
 typedef struct dt_train_desc {
     const dt_dataset *data;
     int epochs;
@@ -6315,6 +6342,8 @@ typedef struct dt_train_desc {
     /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
     bool pin;
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
+    /* PSGD: how averages are stepped to; NULL: they are taken as they are. Without checkpoints */
+    const dt_outer_desc *outer;
     /* learning rates [S9.7]: the trainer sets the optimizer's before each step, and gives it its
        own back at the end. NULL: it stays as it is */
     const dt_schedule *schedule;
@@ -6707,7 +6736,18 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    The longer they go alone, the less that is so; chapter 9 measures it.
 
    A rank's batch is batch/ranks rounded up to whole lane groups, because a group that is part empty
-   costs what a full one costs: 128 on 3 ranks is 48 each. */
+   costs what a full one costs: 128 on 3 ranks is 48 each.
+
+   Outer momentum (SlowMo: Wang, Tantia, Ballas, Rabbat 2020; DiLoCo: Douillard et al. 2023). The
+   way from the last common values to the average is a direction that P ranks have found in H steps
+   each. One may take it for a gradient, and step along it as an optimizer does: longer or shorter,
+   and with a memory of the ways before, which what the ranks find alone each time adds up in:
+
+       D = common - average        buf = mu * buf + D
+       common -= lr * (D + mu * buf), Nesterov's form, or lr * buf
+
+   With lr 1 and mu 0 that is the average itself. The ranks' own optimizers keep their states, and
+   nothing more is sent: every rank takes the same outer step. */
 #ifdef DTI_DECLARE
 /* dt_train_psgd: errors as dt_train_sync; every rank needs samples, and no layer may look at the
    batch of all ranks. average_every 0 is PSGD, H local SGD. At the end all ranks have the
@@ -6764,6 +6804,41 @@ static void dti_share_end(dti_training *run, uint32_t *index) {
     dti_release(index);
 }
 
+/* What outer momentum remembers, behind each other in one block; all ranks alike. */
+typedef struct dti_outer {
+    const dt_outer_desc *d;
+    float *common, *buf;       /* [trained] */
+    bool due;                  /* there were steps since the last average */
+} dti_outer;
+
+/* From values that all ranks have in common. */
+static dt_err dti_outer_begin(dti_outer *o, const dt_net *net, const dt_outer_desc *d) {
+    *o = (dti_outer){ .d = d, .common = dti_alloc_many(net->trained, 2 * sizeof(float)) };
+    if (!o->common) return DT_ENOMEM;
+    o->buf = o->common + net->trained; /* zeros */
+    memcpy(o->common, net->values, net->trained * sizeof(float));
+    return DT_OK;
+}
+
+/* The average lies in values; the outer step ends there, too. */
+static void dti_outer_step(const dti_outer *o, float *values, size_t n) {
+    const float lr = o->d->lr, mu = o->d->momentum;
+    for (size_t i = 0; i < n; ++i) {
+        const float way = o->common[i] - values[i], buf = mu * o->buf[i] + way;
+        o->buf[i] = buf;
+        o->common[i] -= lr * (o->d->nesterov ? way + mu * buf : buf);
+        values[i] = o->common[i];
+    }
+}
+
+static dt_err dti_psgd_average(dti_training *run, bool *stop) {
+    dti_outer *o = run->own;
+    DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish, stop));
+    if (o->d) dti_outer_step(o, run->net->values, run->net->trained);
+    o->due = false;
+    return DT_OK;
+}
+
 /* A wish to stop is heard by the others at the next average or checkpoint; where there is neither,
    each rank ends by itself, and the others at the end of the epoch. */
 static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
@@ -6773,10 +6848,8 @@ static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
         dt_optimizer_step(run->opt);
     }
     const uint64_t steps = (uint64_t)run->p.epoch * run->p.steps + run->p.step + 1;
-    return every && steps % every == 0
-               ? dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish,
-                                        &run->stop)
-               : DT_OK;
+    ((dti_outer *)run->own)->due = true;
+    return every && steps % every == 0 ? dti_psgd_average(run, &run->stop) : DT_OK;
 }
 
 static void dti_psgd_wished(dti_training *run) {
@@ -6803,7 +6876,9 @@ static const dti_method dti_psgd = { .name = "psgd", .meets = true, .apart = tru
 static dt_err dti_psgd_end(dti_training *run) {
     const double start = dt_now();
     dt_train_result *result = run->result;
-    DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, false, NULL));
+    /* without steps since the last average, an outer one would go on by its momentum alone */
+    const dti_outer *outer = run->own;
+    if (outer->due || !outer->d) DT_TRY(dti_psgd_average(run, NULL));
     result->seconds += dt_now() - start;
     int64_t sums[5] = { result->score.loss_fixed, result->score.correct, result->score.count,
                         (int64_t)result->samples, (int64_t)result->retaken };
@@ -6819,9 +6894,9 @@ static dt_err dti_psgd_end(dti_training *run) {
    it. */
 DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d,
                             dt_train_result *result) {
-    dti_training run = {
-        .method = &dti_psgd, .net = net, .opt = opt, .comm = comm, .d = d, .result = result
-    };
+    dti_outer outer = { .d = NULL };
+    dti_training run = { .method = &dti_psgd, .own = &outer, .net = net, .opt = opt, .comm = comm,
+                         .d = d, .result = result };
     const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
     uint32_t *index = NULL;
     DTI_NEED(comm && result, "comm and result", DT_EARG);
@@ -6831,8 +6906,10 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     DT_TRY(dti_share_begin(&run, dt_psgd_batch(d->batch, ranks), rank, ranks, &index));
-    dt_err error = dti_run_epochs(&run);
+    dt_err error = d->outer ? dti_outer_begin(&outer, net, d->outer) : DT_OK;
+    if (error == DT_OK) error = dti_run_epochs(&run);
     if (error == DT_OK) error = dti_psgd_end(&run);
+    dti_release(outer.common);
     dti_share_end(&run, index);
     return error;
 }
@@ -7032,17 +7109,11 @@ static void dti_worker_end(dti_worker *w, uint32_t *index) {
    everywhere. */
 static dt_err dti_worker_statistics(const dti_worker *w) {
     dt_net *net = w->run.net;
-    int64_t *sums = net->fixed + net->trained;
-    const size_t n = net->count - net->trained;
-    memset(sums, 0, n * DTI_WIDE * sizeof *sums);
-    for (size_t i = 0; i < n; ++i)
-        if (!dti_wide_add(sums + i * DTI_WIDE, (double)net->values[net->trained + i]))
-            return dt_fail(DT_ENUMERIC, "a running statistic is %g",
-                           (double)net->values[net->trained + i]);
-    if (n > 0) DT_TRY(dt_allreduce(w->run.comm, sums, n * DTI_WIDE, DT_I64, DT_SUM, DT_AUTO));
-    for (size_t i = 0; i < n; ++i)
-        net->values[net->trained + i] =
-            (float)(dti_wide_value(sums + i * DTI_WIDE) / dt_comm_size(w->run.comm));
+    const size_t sums = (net->count - net->trained) * DTI_WIDE;
+    DT_TRY(dti_put_statistics(net));
+    if (sums > 0)
+        DT_TRY(dt_allreduce(w->run.comm, net->fixed + net->trained, sums, DT_I64, DT_SUM, DT_AUTO));
+    dti_take_statistics(net, dt_comm_size(w->run.comm));
     return DT_OK;
 }
 
@@ -18915,6 +18986,12 @@ static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optim
     if (d->validation) DT_TRY(dti_check_data("validation", net, d->validation));
     if (!(dt_lr_scaled(opt->lr, d->lr_scaling, d->batch, d->lr_batch) > 0.0f)) return DT_EARG;
     DT_TRY(dti_check_parts(who, net, d->accumulate));
+    const dt_outer_desc *o = d->outer;
+    if (o && !(o->lr > 0.0f && o->lr <= FLT_MAX && dti_not_negative(o->momentum)))
+        return dt_fail(DT_EARG, "training: an outer learning rate of %g, momentum %g; needs above 0, "
+                       "and 0 or more", (double)o->lr, (double)o->momentum);
+    if (o && (d->checkpoint || d->resume))
+        return dt_fail(DT_EARG, "training: checkpoints do not hold outer momentum");
     return dti_check_data("training", net, d->data);
 }
 
@@ -18949,7 +19026,9 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     char text[2048];
     const size_t used = dti_net_settings(text, sizeof text, net, opt);
     dti_train_settings(text + used, sizeof text - used, d, opt->lr);
-    const uint64_t others[] = { (uint64_t)d->epochs, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm,
+    const float outer[] = { d->outer ? d->outer->lr : 0.0f, d->outer ? d->outer->momentum : 0.0f,
+                            d->outer && d->outer->nesterov ? 1.0f : 0.0f };
+    const uint64_t others[] = { dt_hash(outer, sizeof outer, 0), (uint64_t)d->epochs, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm,
                                 (uint64_t)d->lr_scaling, d->lr_batch, d->checkpoint != NULL,
                                 d->resume != NULL, d->checkpoint_every };
     DT_TRY(dt_comm_same(comm, "the build, or how it rounds",

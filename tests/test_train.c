@@ -669,6 +669,114 @@ static dt_err refuses(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* ---- Outer momentum [S11.4]. */
+
+static dt_err psgd_once(dt_comm *comm, int epochs, uint32_t every, const dt_outer_desc *outer, float *values) {
+    dt_net *net;
+    dt_train_result r;
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY(dt_train_psgd(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = epochs, .batch = BATCH, .seed = 31, .average_every = every, .outer = outer }, &r));
+    memcpy(values, net->values, net->count * sizeof(float));
+    DT_TRY(dt_check_replicas(net, comm));
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+/* One average, and so one outer step: to the bit what its formula makes of the average. With lr 1 and no momentum, the average. */
+static dt_err outer_step_is_its_formula(dt_comm *comm, void *arg) {
+    (void)arg;
+    const dt_outer_desc ways[] = { { DT_DILOCO_DEFAULTS }, { .lr = 0.5f, .momentum = 0.8f }, { .lr = 1.0f } };
+    float average[8192], got[8192];
+    dt_net *start;
+    DT_TRY(make_net(&start, BATCH, 6, false));
+    const size_t n = dt_net_count(start);
+    need(n <= 8192);
+    DT_TRY(psgd_once(comm, 1, 0, NULL, average));
+    for (int w = 0; w < 3; ++w) {
+        DT_TRY(psgd_once(comm, 1, 0, &ways[w], got));
+        for (size_t i = 0; i < n; ++i) {
+            const float from = start->values[i], way = from - average[i], mu = ways[w].momentum;
+            const float want = from - ways[w].lr * (ways[w].nesterov ? way + mu * way : way);
+            need(got[i] == want);
+            need(w < 2 || fabsf(got[i] - average[i]) <= 1e-6f);
+        }
+    }
+    dt_net_free(start);
+    need(psgd_once(comm, 1, 0, &(dt_outer_desc){ .momentum = 0.9f }, got) == DT_EARG && strstr(dt_error(), "outer learning rate of 0"));
+    need(psgd_once(comm, 1, 0, &(dt_outer_desc){ .lr = 1.0f, .momentum = NAN }, got) == DT_EARG);
+    return DT_OK;
+}
+
+/* One rank, written out: steps, and every third one an outer step; the epochs end in the middle of three. */
+static void outer_momentum_by_hand(void **state) {
+    (void)state;
+    enum { EPOCHS = 2, EVERY = 3 };
+    static float got[8192], common[8192], buf[8192];
+    const dt_outer_desc outer = { DT_DILOCO_DEFAULTS };
+    dt_comm *comm = dt_comm_alone();
+    dt_net *net;
+    dt_batches it;
+    uint32_t step = 0, due = 0, whole[COUNT], start[2];
+    ok(psgd_once(comm, EPOCHS, EVERY, &outer, got));
+    ok(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    const size_t n = dt_net_count(net);
+    memset(buf, 0, sizeof buf);
+    memcpy(common, net->values, n * sizeof(float));
+    ok(dt_partition(whole, start, NULL, 1, COUNT, 31));
+    ok(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = BATCH, .seed = 31, .shuffle = true, .subset = whole, .subset_count = COUNT }));
+    for (uint32_t epoch = 0; epoch < EPOCHS; ++epoch) {
+        dt_batches_begin(&it, epoch);
+        for (dt_batch b; dt_batches_next(&it, &b);) {
+            ok(dt_net_load(net, &b));
+            ok(dt_forward(net));
+            ok(dt_backward(net));
+            dt_optimizer_step(opt);
+            const bool last = epoch == EPOCHS - 1 && it.position == it.count;
+            if (++due && ++step % EVERY != 0 && !last) continue;
+            for (size_t i = 0; i < n; ++i) {
+                const float way = common[i] - net->values[i];
+                buf[i] = 0.9f * buf[i] + way;
+                net->values[i] = common[i] -= 0.7f * (way + 0.9f * buf[i]);
+            }
+            due = 0;
+        }
+    }
+    assert_int_equal(due, 0);
+    assert_int_not_equal(step % EVERY, 0);
+    assert_memory_equal(net->values, got, n * sizeof(float));
+    /* and where the last step was an average, nothing is added behind it */
+    static float twice[8192];
+    ok(psgd_once(comm, 1, COUNT / BATCH + 1, &outer, got)); /* 7 steps: one outer step, at the last */
+    ok(psgd_once(comm, 1, 0, &outer, twice));
+    assert_memory_equal(got, twice, n * sizeof(float));
+    dt_batches_free(&it);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    dt_comm_free(comm);
+}
+
+/* Running variances may be far below the unit of the weights' sums; their mean keeps its digits. */
+static dt_err small_variances_are_averaged(dt_comm *comm, void *arg) {
+    (void)arg;
+    dt_net *net;
+    DT_TRY(make_parts_net(&net, 32, DT_STATISTICS_GROUP, false));
+    const dt_param *var = dt_net_find(net, "bn1.running_var"), *mean = dt_net_find(net, "bn1.running_mean");
+    const float sizes[] = { 1e-30f, 1e-12f, 1e-6f, 1.0f, 1e12f, 1e30f };
+    const int p = dt_comm_size(comm);
+    for (int c = 0; c < 6; ++c) var->value.data[c] = sizes[c] * (float)(1 + dt_comm_rank(comm)), mean->value.data[c] = -var->value.data[c];
+    DT_TRY(dt_average_parameters(net, comm));
+    for (int c = 0; c < 6; ++c) {
+        need(fabs((double)var->value.data[c] / ((double)sizes[c] * (1 + p) / 2.0) - 1.0) < 2e-7);
+        need(mean->value.data[c] == -var->value.data[c]);
+    }
+    DT_TRY(dt_check_replicas(net, comm));
+    dt_net_free(net);
+    return DT_OK;
+}
+
 static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ranks[] = {
     { "synchronous SGD equals the loop on one core", sync_equals_the_loop },
     { "float sums are near", float_sums_are_near },
@@ -686,6 +794,8 @@ static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ra
     { "PSGD is the average of its workers", psgd_is_the_average },
     { "local SGD averages in between", local_sgd_averages },
     { "algorithms reach the averages", algorithms_reach_the_averages },
+    { "an outer step is its formula", outer_step_is_its_formula },
+    { "small variances are averaged", small_variances_are_averaged },
     { "settings that cannot be meant", refuses },
     { "one rank differs, and is named", one_rank_differs },
 };
@@ -820,7 +930,7 @@ static int on_mpi(dt_comm *comm) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alone), cmocka_unit_test(on_threads), cmocka_unit_test(hogwild_learns), cmocka_unit_test(hogwild_alone_is_plain),
-        cmocka_unit_test(hogwild_stops_and_refuses),
+        cmocka_unit_test(hogwild_stops_and_refuses), cmocka_unit_test(outer_momentum_by_hand),
     };
     int result;
     if (dt_dataset_synthetic(&data, COUNT, 4) != DT_OK) return fprintf(stderr, "%s\n", dt_error()), 1;
