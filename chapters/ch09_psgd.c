@@ -1,14 +1,16 @@
 // Chapter 9. PSGD and local SGD                      uses [S3.2] [S8] [S10] [S4.4] [S11.4] [E8]
 //
 // You will learn   how far ranks get alone; what one average at the end does; what accuracy costs
-//                  in bytes
-// New since ch08   about 60 lines: an average of parameters, and a loop that takes it every H steps
+//                  in bytes; what momentum from average to average wins
+// New since ch08   about 80 lines: an average of parameters, a loop that takes it every H steps,
+//                  and a step from one average to the next
 // Run              make ch09 && ./ch09                      (4 threads as ranks)
 //                  mpiexec -n 2 ./ch09                      (2 processes)
 // Check            mpiexec -n 2 ./ch09 --quick --data synthetic
 //
 //| by hand and by dt_train_psgd, H = 3: the same bits
 //| by hand and by dt_train_psgd, once at the end: the same bits
+//| by hand and by dt_train_psgd, H = 3 with outer momentum: the same bits
 //| H = 1, every step: one step from equal values is one step with the mean gradient, to <= 1e-6
 //~ once          <num> average       <num> bytes   <num> % (<num> to <num>)    <num> s
 //~ rank <num> before the only average: <num> %; one rank with all the data: <num> %
@@ -68,15 +70,25 @@ typedef struct job {
     const dt_dataset *train, *test;
     uint64_t seed;                  // of initial values, shares, order and dropout
     uint32_t every;                 // H; 0: once, at the end
+    bool outer;                     // with outer momentum, section 9.3
     uint64_t hash, bytes;           // from here on: results
     uint32_t averages, steps;
     double seconds, accuracy, alone; // alone: rank 0's own net just before the last average
 } job;
 
+// What a rank has beside its net: room for sums, and what outer momentum remembers.
+typedef struct room {
+    int64_t *sum;
+    float *common, *buf;
+} room;
+
+static dt_err average(const job *j, dt_comm *comm, dt_net *net, const room *m);
+
 // [region: loop]
 static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
-                        uint32_t longest, int64_t *sum) {
+                        uint32_t longest, const room *m) {
     DT_TRY(dt_broadcast_parameters(net, comm));
+    memcpy(m->common, dt_net_values(net), dt_net_count(net) * sizeof *m->common);
     for (int epoch = 0; epoch < j->s->epochs; ++epoch) {
         if (all_stop(comm)) return DT_OK; // Ctrl-C
         dt_batches_begin(it, (uint32_t)epoch);
@@ -89,8 +101,9 @@ static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, d
                 DT_TRY(dt_backward(net));
                 dt_optimizer_step(opt);
             }
-            if (j->every && ++j->steps % j->every == 0) {
-                DT_TRY(average_by_hand(net, comm, sum));
+            ++j->steps;
+            if (j->every && j->steps % j->every == 0) {
+                DT_TRY(average(j, comm, net, m));
                 ++j->averages;
             }
         }
@@ -99,21 +112,50 @@ static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, d
 }
 // [end]
 
+// ## 9.3 Outer momentum
+//
+// D, the way from the values that all ranks had in common to their new average, is what they have
+// found in H steps each. If one takes it for a gradient, chapter 6 knows better than to subtract it
+// as it is: a momentum adds up what D has in common from one average to the next, and loses what
+// the ranks' noise puts in. SlowMo (Wang, Tantia, Ballas, Rabbat 2020) and DiLoCo (Douillard et al.
+// 2023) do so; DiLoCo's numbers are Nesterov's form, a rate of 0.7 and a momentum of 0.9. It sends
+// nothing, as every rank takes the same step from the same average.
+
+// [region: outer]
+static void outer_by_hand(dt_net *net, const room *m) {
+    const dt_outer_desc outer = { DT_DILOCO_DEFAULTS };
+    float *w = dt_net_values(net);
+    for (size_t i = 0; i < dt_net_count(net); ++i) {
+        const float way = m->common[i] - w[i]; // D
+        m->buf[i] = outer.momentum * m->buf[i] + way;
+        w[i] = m->common[i] -= outer.lr * (way + outer.momentum * m->buf[i]);
+    }
+}
+// [end]
+
+static dt_err average(const job *j, dt_comm *comm, dt_net *net, const room *m) {
+    DT_TRY(average_by_hand(net, comm, m->sum));
+    if (j->outer) outer_by_hand(net, m);
+    return DT_OK;
+}
+
 // The whole run: the share, the loop, the average at the end, and what it cost. dt_comm_times
 // counts the bytes a rank gives to the others; an average gives 8 bytes a parameter.
 
 static dt_err run(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
-                  uint32_t longest, int64_t *sum) {
+                  uint32_t longest, const room *m) {
     dt_score score;
     DT_TRY(dt_barrier(comm));
     const uint64_t bytes = dt_comm_times(comm).bytes;
     const double start = dt_now();
-    DT_TRY(local_sgd(j, comm, net, opt, it, longest, sum));
+    DT_TRY(local_sgd(j, comm, net, opt, it, longest, m));
     j->seconds = dt_now() - start;
     DT_TRY(dt_evaluate(net, j->test, NULL, &score)); // every rank its own net
     j->alone = dt_score_accuracy(&score);
-    DT_TRY(average_by_hand(net, comm, sum));
-    ++j->averages;
+    // if there were steps since the last one: a momentum alone shall not move the net
+    const bool due = !j->outer || !j->every || j->steps % j->every != 0;
+    if (due) DT_TRY(average(j, comm, net, m));
+    j->averages += due;
     j->bytes = dt_comm_times(comm).bytes - bytes;
     // the same net on every rank: the images are shared out
     DT_TRY(dt_evaluate(net, j->test, comm, &score));
@@ -148,22 +190,26 @@ static dt_err train_by_hand(dt_comm *comm, void *arg) {
                                                     .shuffle = true,
                                                     .subset = index + start[r],
                                                     .subset_count = start[r + 1] - start[r] });
-    int64_t *sum = malloc((dt_net_count(net) + 1) * sizeof *sum);
+    const size_t floats = dt_net_count(net) + 1;
+    room m = { malloc(floats * sizeof *m.sum), malloc(floats * sizeof *m.common),
+                 calloc(floats, sizeof *m.buf) };
     dt_optimizer *opt =
         error == DT_OK
             ? dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum })
             : NULL;
     if (error == DT_OK)
-        error = opt && sum ? run(&local, comm, net, opt, &it, longest, sum) : DT_ENOMEM;
+        error = opt && m.sum && m.common && m.buf
+                    ? run(&local, comm, net, opt, &it, longest, &m)
+                    : DT_ENOMEM;
     if (brings_result(comm)) *(job *)arg = local;
     dt_optimizer_free(opt);
     dt_batches_free(&it);
     dt_net_free(net);
-    free(index), free(start), free(sum);
+    free(index), free(start), free(m.sum), free(m.common), free(m.buf);
     return error;
 }
 
-// ## 9.3 Held against the header
+// ## 9.4 Held against the header
 
 static dt_err train_by_header(dt_comm *comm, void *arg) {
     job local = *(const job *)arg;
@@ -173,12 +219,14 @@ static dt_err train_by_header(dt_comm *comm, void *arg) {
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = local.s->batch, .seed = local.seed }));
     dt_optimizer *opt =
         dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum });
+    const dt_outer_desc outer = { DT_DILOCO_DEFAULTS };
     dt_err error = opt ? dt_train_psgd(net, opt, comm,
                                        &(dt_train_desc){ .data = local.train,
                                                          .epochs = local.s->epochs,
                                                          .batch = (uint32_t)local.s->batch,
                                                          .seed = local.seed,
                                                          .average_every = local.every,
+                                                         .outer = local.outer ? &outer : NULL,
                                                          .on_step = show_progress },
                                        &result)
                        : DT_EARG;
@@ -229,17 +277,18 @@ static dt_err on_ranks(dt_comm *comm, int ranks, dt_err (*fn)(dt_comm *, void *)
 }
 
 static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
-    static const uint32_t intervals[2] = { 3, 0 }; // H = 3; and once, at the end
-    for (int i = 0; i < 2; ++i) {
-        const uint32_t every = intervals[i];
+    static const char *const said[3] = {
+        "by hand and by dt_train_psgd, H = 3: the same bits",
+        "by hand and by dt_train_psgd, once at the end: the same bits",
+        "by hand and by dt_train_psgd, H = 3 with outer momentum: the same bits" };
+    for (int i = 0; i < 3; ++i) {
         job by_hand = *first, by_header = *first;
-        by_hand.every = by_header.every = every;
+        by_hand.every = by_header.every = i == 1 ? 0 : 3;
+        by_hand.outer = by_header.outer = i == 2;
         check_all(comm, on_ranks(comm, ranks, train_by_hand, &by_hand));
         check_all(comm, on_ranks(comm, ranks, train_by_header, &by_header));
         end_if_asked(comm);
-        must(comm, by_hand.hash == by_header.hash,
-             every ? "by hand and by dt_train_psgd, H = 3: the same bits"
-                   : "by hand and by dt_train_psgd, once at the end: the same bits");
+        must(comm, by_hand.hash == by_header.hash, said[i]);
     }
     job any = *first;
     must(comm, on_ranks(comm, ranks, one_step_two_ways, &any) == DT_OK,
@@ -247,15 +296,31 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
          "1e-6");
 }
 
-// ## 9.4 Accuracy against communication
+// ## 9.5 Accuracy against communication
 //
 // One training tells little: another seed moves its accuracy as much as another H may. So each row
 // is trained with several seeds, and the table has the median with the least and the most.
 //
 // The same training for H = 1, 4, 16, ... and once; or, with --average-every, for that H and once.
+// Then all of them again with outer momentum.
 // Below the table: what rank 0 had reached alone just before the only average of the last row, and
 // what one rank reaches that sees all the data. The workers' batches are as PSGD wants them: each
 // of its own batch/P images, rounded up to whole groups of 16.
+
+// One row: that H, with or without outer momentum, from each seed.
+static void measure(dt_comm *comm, int ranks, const job *first, point *p) {
+    const int seeds = first->s->seeds;
+    for (int k = 0; k < seeds; ++k) {
+        job j = *first;
+        j.every = p->every, j.seed = first->s->seed + (uint64_t)k;
+        check_all(comm, on_ranks(comm, ranks, train_by_hand, &j));
+        end_if_asked(comm);
+        p->averages = j.averages, p->bytes = j.bytes;
+        p->accuracy[k] = j.accuracy, p->alone[k] = j.alone, p->seconds[k] = j.seconds;
+    }
+    sort_runs(p, seeds);
+    if (dt_comm_rank(comm) == 0) print_point(p, seeds);
+}
 
 static tradeoff sweep(dt_comm *comm, int ranks, const job *first) {
     const settings *s = first->s;
@@ -263,26 +328,20 @@ static tradeoff sweep(dt_comm *comm, int ranks, const job *first) {
     const uint32_t steps = epoch * (uint32_t)s->epochs, only = steps_between(s->every, epoch);
     tradeoff t = { .ranks = ranks, .epochs = s->epochs, .batch = s->batch, .lr = s->lr,
                    .momentum = s->momentum, .seeds = s->seeds, .train = first->train,
-                   .test = first->test };
-    if (dt_comm_rank(comm) == 0) print_points_head();
+                   .test = first->test, .steps = steps };
+    // the last: one average, at the end
     for (uint32_t every = only ? only : 1; t.count < MOST_POINTS; every *= 4) {
-        // the last: one average, at the end
         const bool once = t.count > 0 && (only || every >= steps);
-        point *p = &t.point[t.count++];
-        p->every = once ? 0 : every;
-        for (int k = 0; k < s->seeds; ++k) {
-            job j = *first;
-            j.every = p->every, j.seed = s->seed + (uint64_t)k;
-            check_all(comm, on_ranks(comm, ranks, train_by_hand, &j));
-            end_if_asked(comm);
-            p->averages = j.averages, p->bytes = j.bytes;
-            p->accuracy[k] = j.accuracy, p->alone[k] = j.alone, p->seconds[k] = j.seconds;
-        }
-        sort_runs(p, s->seeds);
-        if (dt_comm_rank(comm) == 0) print_point(p, s->seeds);
+        t.point[t.count].every = t.outer[t.count].every = once ? 0 : every;
+        ++t.count;
         if (once) break;
     }
-    t.steps = steps;
+    job with = *first;
+    with.outer = true;
+    if (dt_comm_rank(comm) == 0) print_points_head("the average as it is");
+    for (int i = 0; i < t.count; ++i) measure(comm, ranks, first, &t.point[i]);
+    if (dt_comm_rank(comm) == 0) print_points_head("with outer momentum");
+    for (int i = 0; i < t.count; ++i) measure(comm, ranks, &with, &t.outer[i]);
     return t;
 }
 
@@ -307,7 +366,7 @@ int main(int argc, char **argv) {
         { "momentum", 'z', &s.momentum, "M   default 0.5" },
         SEED_OPTION(&s.seed),
         { "seeds", UP_TO(MOST_SEEDS), &s.seeds, "N   runs of each row, with seeds S, S+1, ...; "
-                                                "default 3, with --quick 1" },
+                                                "default 5, with --quick 1" },
         { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default "
                               "out/ch09, with --quick none" },
         QUICK_OPTION(&s.quick),
@@ -320,7 +379,7 @@ int main(int argc, char **argv) {
     if (ranks > 64) usage_error(comm, "ch09", "at most 64 ranks");
     if (!s.png && !s.quick) s.png = "out/ch09";
     if (s.png) check_output(comm, "%s_bytes.png", s.png);
-    if (!s.seeds) s.seeds = s.quick ? 1 : 3;
+    if (!s.seeds) s.seeds = s.quick ? 1 : 5;
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch09", &train, &test);
     if (!s.images) s.images = s.quick ? 2048 : (int)train.count;
@@ -353,5 +412,7 @@ int main(int argc, char **argv) {
 //    one rank alone? How do the steps differ?
 // 2. Implement: start each rank from its own seed (leave the broadcast out). What is the accuracy
 //    of the average now, and of each rank alone? Explain with section 9.1.
-// 3. Measure: on how slow a network would H = 16 save more time than it costs in accuracy? Take
+// 3. Predict: with outer momentum and a single average, by how much is the only outer step longer
+//    than the way to the average? And, where D is the same each time, after many averages?
+// 4. Measure: on how slow a network would H = 16 save more time than it costs in accuracy? Take
 //    alpha and beta from chapter 7 for your ranks, and the bytes from this chapter's table.

@@ -22,6 +22,7 @@ typedef struct tradeoff {
     const dt_dataset *train, *test;
     double one[MOST_SEEDS];   // accuracy of one rank that sees all the data
     point point[MOST_POINTS]; // the last: one average, at the end
+    point outer[MOST_POINTS]; // the same with outer momentum
 } tradeoff;
 
 static void sort_runs(point *p, int seeds) {
@@ -30,10 +31,9 @@ static void sort_runs(point *p, int seeds) {
     sort_numbers(p->seconds, (size_t)seeds);
 }
 
-static void print_points_head(void) {
-    printf(
-        "\nbytes are those that rank 0 sends, the first broadcast included; accuracy and seconds: "
-        "median of the seeds\nH\n");
+static void print_points_head(const char *how) {
+    printf("\n%s; bytes are those that rank 0 sends, the first broadcast included; accuracy and "
+           "seconds: median of the seeds\nH\n", how);
 }
 
 static void print_point(const point *p, int seeds) {
@@ -74,6 +74,13 @@ static void draw_tradeoff(dt_comm *comm, const tradeoff *t, const char *title, c
     dt_chart_line(c, &(dt_series){ .label = bytes ? "bytes sent" : "averaged net",
                                    .n = (size_t)t->count, .x = x, .y = y, .y_min = low,
                                    .y_max = high });
+    for (int i = 0; i < t->count && !bytes; ++i) {
+        y[i] = t->outer[i].accuracy[t->seeds / 2];
+        low[i] = t->outer[i].accuracy[0], high[i] = t->outer[i].accuracy[t->seeds - 1];
+    }
+    if (!bytes)
+        dt_chart_line(c, &(dt_series){ .label = "with outer momentum", .n = (size_t)t->count,
+                                       .x = x, .y = y, .y_min = low, .y_max = high });
     if (!bytes) {
         char label[2][60];
         snprintf(label[0], sizeof label[0], "one rank, all the data, batch %d: %.1f %%", t->batch,
