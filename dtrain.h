@@ -11180,6 +11180,20 @@ static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_pie
     }
 }
 
+/* After a turn that began at time t with these counts: if any has grown, says so to those who wait for it. */
+static void dti_shared_moved(dt_comm *c, uint64_t written, uint64_t added, uint64_t read, double t) {
+    if (c->written == written && c->added == added && c->read == read) return;
+    /* of two ranks that come last together, at least one sees both */
+    atomic_thread_fence(memory_order_seq_cst);
+    const bool came_last = (c->written > written && DTI_ALL_REACHED(c, written, c->written))
+                        || (c->added > added && DTI_ALL_REACHED(c, added, c->added));
+    if (came_last || c->added > added || c->read > read) dti_wake(c, came_last);
+    const double end = dt_now();
+    c->cost.reduce += end - t;
+    dti_moved(c);
+    dti_trace_add(c, "reduce", t, end);
+}
+
 /* Does what can be done now, each stage as far ahead as it may be: a chunk is written when all have read what
    was in its place, added when all have written, read when all have added. True when all of it is read. */
 static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
@@ -11205,17 +11219,7 @@ static bool dti_shared_progress(dt_comm *c, dti_flight *f) {
         dti_shared_read(c, f, &p);
         atomic_store_explicit(&me->read, ++c->read, memory_order_release);
     }
-    if (c->written > written || c->added > added || c->read > read) {
-        /* of two that come last together, at least one sees both */
-        atomic_thread_fence(memory_order_seq_cst);
-        const bool came_last = (c->written > written && DTI_ALL_REACHED(c, written, c->written))
-                            || (c->added > added && DTI_ALL_REACHED(c, added, c->added));
-        if (came_last || c->added > added || c->read > read) dti_wake(c, came_last);
-        double end = dt_now();
-        c->cost.reduce += end - t;
-        dti_moved(c);
-        dti_trace_add(c, "reduce", t, end);
-    }
+    dti_shared_moved(c, written, added, read, t);
     return c->read >= f->last;
 }
 
@@ -18095,35 +18099,33 @@ DT_API void dt_chart_shade_cores(dt_chart *c) {
 /* ---- Pictures ---- */
 
 /* A sheet of pictures: how many in a row; how often each pixel is repeated, so that it stays a square; the
-   gap between pictures, the width and the height of a caption. */
-typedef struct dti_sheet { size_t columns; int zoom; float gap, room, caption; } dti_sheet;
+   gap between pictures, the width and the height of a caption, and the height of all. */
+typedef struct dti_sheet { size_t columns; int zoom; float gap, room, caption, height; } dti_sheet;
 
-/* Lays the pictures out, `width` wide; returns the height they take. */
-static float dti_sheet_size(const dt_chart *c, const dti_item *item, float width, dti_sheet *s) {
+/* Lays the pictures out, `width` wide. */
+static dti_sheet dti_sheet_of(const dt_chart *c, const dti_item *item, float width) {
     const dt_images *m = &item->images;
-    s->gap = 6 * c->unit;
-    s->columns = dti_min_size(item->n, m->columns ? m->columns : (size_t)ceil(sqrt((double)item->n * 1.7)));
-    s->zoom = (int)fmaxf(1, fminf(6, floorf((width / (float)s->columns - s->gap) / (float)m->width)));
-    s->room = (float)(s->zoom * m->width) + s->gap / 2;
-    s->caption = 0;
+    dti_sheet s = { .gap = 6 * c->unit };
+    s.columns = dti_min_size(item->n, m->columns ? m->columns : (size_t)ceil(sqrt((double)item->n * 1.7)));
+    s.zoom = (int)fmaxf(1, fminf(6, floorf((width / (float)s.columns - s.gap) / (float)m->width)));
+    s.room = (float)(s.zoom * m->width) + s.gap / 2;
     for (size_t i = 0; item->names && i < item->n; ++i) {
-        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s->room);
-        s->caption = fmaxf(s->caption, p.height + 8 * c->unit);
+        const dti_paragraph p = dti_wrap(item->names[i], fmaxf(6, 10 * c->unit), s.room);
+        s.caption = fmaxf(s.caption, p.height + 8 * c->unit);
     }
-    const size_t rows = (item->n + s->columns - 1) / s->columns;
-    return (float)rows * ((float)(m->height * s->zoom) + s->gap + s->caption);
+    const size_t rows = (item->n + s.columns - 1) / s.columns;
+    s.height = (float)rows * ((float)(m->height * s.zoom) + s.gap + s.caption);
+    return s;
 }
 
 static float dti_images_height(const dt_chart *c, const dti_item *item, float width) {
-    dti_sheet sheet;
-    return dti_sheet_size(c, item, width, &sheet);
+    return dti_sheet_of(c, item, width).height;
 }
 
 static void dti_draw_images(dt_chart *c, const dti_item *item) {
     const dt_images *m = &item->images;
     const float width = c->plot[2] - c->plot[0];
-    dti_sheet s;
-    dti_sheet_size(c, item, width, &s);
+    const dti_sheet s = dti_sheet_of(c, item, width);
     const int wide = m->width * s.zoom, high = m->height * s.zoom;
     const size_t plane = (size_t)m->width * (size_t)m->height;
     const float pitch = fminf(width / (float)s.columns, (float)wide + 4 * s.gap);
@@ -18486,19 +18488,18 @@ static void dti_draw_tags(dt_chart *c, dti_layout *l) {
     }
 }
 
-/* The canvas in white. Pictures without axes decide their own height. */
-static dt_err dti_chart_canvas(dt_chart *c, const dti_item *images) {
+/* The canvas in white. What has no axes decides its own height. */
+static dt_err dti_chart_canvas(dt_chart *c, const dti_item *sheet) {
     c->w = c->desc.width ? c->desc.width : 1200;
     c->h = c->desc.height ? c->desc.height : 750;
     const float area = (float)c->w * (float)c->h / (1200.0f * 750.0f);
     c->unit = fmaxf(0.3f, powf(area, area < 1 ? 0.35f : 0.5f)); /* small pictures keep readable letters */
-    if (images && c->desc.height == 0) {
+    if (sheet && c->desc.height == 0) {
         dti_layout l = { 0 };
-        dti_sheet sheet;
         c->unit = fmaxf(0.5f, (float)c->w / 1200);
         dti_layout_frame(c, &l);
         const float around = (float)c->h - (c->plot[3] - c->plot[1]);
-        const float high = dti_sheet_size(c, images, (float)c->w - 2 * l.margin, &sheet);
+        const float high = sheet->mark->height(c, sheet, (float)c->w - 2 * l.margin);
         c->h = (int)fminf(8192, around + high + 4 * c->unit);
     }
     const size_t pixels = (size_t)c->w * (size_t)c->h;
