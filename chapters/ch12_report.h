@@ -86,10 +86,13 @@ static bool numbers_in(char *const field[], const int *which, int n, double *val
     return true;
 }
 
+// A count in a file is a whole number that an int can hold.
+static bool is_count(double v) { return v >= 1.0 && v <= 1e9 && floor(v) == v; }
+
 static dt_err add_run(report_data *d, char *const field[], const char *path, int line) {
     static const int which[6] = { 1, 2, 4, 6, 7, 10 };
     double v[6]; // workers, cores, epochs, seconds, images a second, accuracy
-    if (!numbers_in(field, which, 6, v) || v[0] < 1.0 || v[2] < 1.0)
+    if (!numbers_in(field, which, 6, v) || !is_count(v[0]) || !is_count(v[1]) || !is_count(v[2]))
         return dt_fail(DT_EDATA, "%s: line %d is not a row of ch12", path, line);
     worker_row *row = row_of(d, field[0], (int)v[0]);
     if (!row) return DT_OK;
@@ -135,6 +138,7 @@ static void read_epochs(report_data *d, const char *path) { // absent: the runs'
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
         if (!split(line, field, EPOCH_FIELDS) || !numbers_in(field, which, 2, v)) continue;
+        if (!is_count(v[0])) continue;
         worker_row *row = row_of(d, field[0], (int)v[0]);
         if (row) add_sample(&row->epoch_seconds, v[1]);
     }
