@@ -409,6 +409,10 @@ for option in csv epoch-csv save trace; do
     if [ $code -eq 1 ] && grep -q "^$dir/unread: cannot write it: it is a pipe that nobody reads" "$dir/err"; then good; else bad "--$option to a pipe that nobody reads: exit code $code"; fi
 done
 
+# ---- --report: counts that no int holds are no row of ch12
+launch 0 "$ch12" --report "$top/tests/fuzz/seeds/rows/2"
+if [ $code -eq 1 ] && grep -q "rows/2: line 2 is not a row of ch12" "$dir/err"; then good; else bad "--report of 1e32 cores: exit code $code"; fi
+
 # ---- standard output that is lost: a full device, a closed one, a reader that went away
 mkfifo "$dir/gone"
 exec 3<>"$dir/gone" 4>"$dir/gone" 3>&-     # a pipe whose reader has gone

@@ -111,8 +111,24 @@ test-slurm: build/tests/mpi/fault ch12
 test-labs-more: $(GRADERS)
 	sh tests/test_labs_more.sh
 
+# Readers of files, command lines and charts on drawn bytes, under libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer (clang;
+# Debian: libclang-rt-14-dev): `make fuzz SECONDS=60`, so long for each of the targets. `make fuzz-seeds` writes the valid inputs anew.
+SECONDS = 60
+FUZZ    = clang -std=c11 -D_DEFAULT_SOURCE -ffp-contract=off -g -O1 -Wall -Wextra -Werror
+fuzz: build/fuzz/fuzz
+	@SECONDS_EACH=$(SECONDS) sh tests/fuzz/run.sh
+
+build/fuzz/fuzz: tests/fuzz/fuzz.c dtrain.h $(wildcard chapters/*.h)
+	@mkdir -p $(@D)
+	$(FUZZ) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $< $(LDLIBS)
+
+fuzz-seeds: tests/fuzz/fuzz.c dtrain.h
+	@mkdir -p build/fuzz
+	$(FUZZ) -DFUZZ_SEEDS -o build/fuzz/seeds $< $(LDLIBS)
+	build/fuzz/seeds --seeds tests/fuzz/seeds
+
 # one family: `make test-kernels`, test-net, test-train, test-header, test-cli, test-mpi ...
 test-%: $(TEST_ALL) $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh $*
 
-.PHONY: test test-slurm test-labs-more test-elsewhere deps-elsewhere
+.PHONY: fuzz fuzz-seeds test test-slurm test-labs-more test-elsewhere deps-elsewhere
