@@ -1,6 +1,6 @@
-/* Submissions of lab 5 that want points without work, or harm: one for each ATTACK, 1 to 20. Each must have 0 points,
-   and the grader must outlive it; tests/test_labs_more.sh tries them. SOLVED names a shared object of the solved lab,
-   SOURCE its file, VICTIM a file of the grader's user. */
+/* Submissions of lab 5 that want points without work, or harm: one for each ATTACK, 1 to 20. Each
+   must have 0 points, and the grader must outlive it; tests/test_labs_more.sh tries them. SOLVED
+   names a shared object of the solved lab, SOURCE its file, VICTIM a file of the grader's user. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ static void attack(void) { exit(0); }
 #elif ATTACK == 6 /* borrows the solved lab's functions */
 static void attack(void) { }
 #define BORROW
-#elif ATTACK == 7 /* reads the solution, and whatever else lies there; a find is a crash, which is told */
+#elif ATTACK == 7 /* reads the solution, and whatever else lies there; a find is told by a signal */
 static void attack(void) {
     const char *const files[] = { SOURCE, "/etc/passwd", "/proc/self/maps", "/proc/self/environ" };
     for (int i = 0; i < 4; ++i)
@@ -85,8 +85,14 @@ static void attack(void) {
     _exit(0);
 }
 #elif ATTACK == 12 /* functions of the C library that the runner might take from here */
-void _exit(int code) { for (;;) { } (void)code; }
-int clock_gettime(clockid_t id, struct timespec *t) { (void)id; t->tv_sec = 0, t->tv_nsec = 0; return 0; }
+void _exit(int code) {
+    for (;;) { }
+    (void)code;
+}
+int clock_gettime(clockid_t id, struct timespec *t) {
+    (void)id, t->tv_sec = 0, t->tv_nsec = 0;
+    return 0;
+}
 void *memcpy(void *to, const void *from, size_t n) { (void)from, (void)n; return to; }
 static void attack(void) { }
 #elif ATTACK == 13 /* stops, and waits for ever */
@@ -147,18 +153,23 @@ static void *solved(const char *name) {
 #endif
 
 #ifndef NOTHING
-typedef void linear_fn(float *, float *, float *, const float *, const float *, const float *, int, int, int);
-typedef void conv_fn(float *, float *, float *, const float *, const float *, const float *, int, int, int, int, int, int);
+typedef void linear_fn(float *, float *, float *, const float *, const float *, const float *, int,
+                       int, int);
+typedef void conv_fn(float *, float *, float *, const float *, const float *, const float *, int,
+                     int, int, int, int, int);
 typedef void pool_fn(float *, const float *, const float *, int, int, int, int);
 typedef void loss_fn(float *, const float *, const unsigned char *, int);
 
-void linear_backward(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w, int N, int I, int O) {
+void linear_backward(float *dx, float *dw, float *db, const float *dy, const float *x,
+                     const float *w, int N, int I, int O) {
     CALL(linear_fn, "linear_backward", dx, dw, db, dy, x, w, N, I, O);
 }
-void conv2d_backward(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w, int N, int C, int H, int W, int O, int K) {
+void conv2d_backward(float *dx, float *dw, float *db, const float *dy, const float *x,
+                     const float *w, int N, int C, int H, int W, int O, int K) {
     CALL(conv_fn, "conv2d_backward", dx, dw, db, dy, x, w, N, C, H, W, O, K);
 }
-void maxpool_backward(float *dx, const float *dy, const float *x, int planes, int H, int W, int K) {
+void maxpool_backward(float *dx, const float *dy, const float *x, int planes, int H, int W,
+                      int K) {
     CALL(pool_fn, "maxpool_backward", dx, dy, x, planes, H, W, K);
 }
 void loss_backward(float *dz, const float *z, const unsigned char *label, int N) {

@@ -3,22 +3,26 @@
 
     python3 tests/mutate_labs.py [--sample 200] [--seed 1] [--lab 05] [--keep FOLDER]
 
-A mutant differs from the solved file, between BEGIN SOLUTION and END SOLUTION, in one operator, bound or constant.
-All that there are are listed, a random sample over all labs is compiled and graded, without points for speed; one that
-keeps full marks with three seeds has survived, and is printed. Those that tests/lab_equivalents.txt names are the same
-function in other words, and do not count. Exit code 1 if fewer than 90 of 100 are noticed."""
+A mutant differs from the solved file, between BEGIN SOLUTION and END SOLUTION, in one operator,
+bound or constant. All that there are are listed, a random sample over all labs is compiled and
+graded, without points for speed; one that keeps full marks with three seeds has survived, and is
+printed. Those that tests/lab_equivalents.txt names are the same function in other words, and do not
+count. Exit code 1 if fewer than 90 of 100 are noticed."""
 import argparse, os, random, re, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LABS = os.path.join(TOP, "chapters", "labs")
 CHANGES = [  # what stands there, what else might
-    (r"(?<![<>=!+\-*/&|])<(?![<=])", ["<=", ">"]), (r"<=", ["<"]), (r"(?<![\->])>(?![>=])", [">=", "<"]), (r">=", [">", "<"]),
+    (r"(?<![<>=!+\-*/&|])<(?![<=])", ["<=", ">"]), (r"<=", ["<"]),
+    (r"(?<![\->])>(?![>=])", [">=", "<"]), (r">=", [">", "<"]),
     (r"==", ["!="]), (r"!=", ["=="]), (r"&&", ["||"]), (r"\|\|", ["&&"]),
-    (r"(?<= )\+(?= )", ["-"]), (r"(?<= )-(?= )", ["+"]), (r"(?<= )\*(?= )", ["+", "/"]), (r"(?<= )/(?= )", ["*"]),
-    (r"(?<= )%(?= )", ["/"]), (r"\+=", ["-=", "="]), (r"-=", ["+=", "="]), (r"\*=", ["+="]), (r"/=", ["*="]),
-    (r"\+\+(?=\w)", ["--"]), (r"--(?=\w)", ["++"]), (r"(?<![\w.])0(?![\w.])", ["1"]), (r"(?<![\w.])1(?![\w.])", ["0", "2"]),
-    (r"(?<![\w.])2(?![\w.])", ["1", "3"]), (r"(?<![\w.])(10|15|16)(?![\w.])", ["9", "17"]), (r"\b1\.0f?(?!\w)", ["2.0"]), (r"\b0\.0f?(?!\w)", ["1.0"]),
+    (r"(?<= )\+(?= )", ["-"]), (r"(?<= )-(?= )", ["+"]), (r"(?<= )\*(?= )", ["+", "/"]),
+    (r"(?<= )/(?= )", ["*"]), (r"(?<= )%(?= )", ["/"]), (r"\+=", ["-=", "="]),
+    (r"-=", ["+=", "="]), (r"\*=", ["+="]), (r"/=", ["*="]), (r"\+\+(?=\w)", ["--"]),
+    (r"--(?=\w)", ["++"]), (r"(?<![\w.])0(?![\w.])", ["1"]), (r"(?<![\w.])1(?![\w.])", ["0", "2"]),
+    (r"(?<![\w.])2(?![\w.])", ["1", "3"]), (r"(?<![\w.])(10|15|16)(?![\w.])", ["9", "17"]),
+    (r"\b1\.0f?(?!\w)", ["2.0"]), (r"\b0\.0f?(?!\w)", ["1.0"]),
     (r"(?<=[(,] )-(?=\w)|(?<=\()-(?=\w)|(?<== )-(?=\w)", [""]),
 ]
 
@@ -38,17 +42,19 @@ def mutants(lab):
 
 
 def grade(lab, mutant, folder):
-    """None if the mutant has full marks with all seeds, else what the grader's first complaint was."""
+    """None if the mutant has full marks with all seeds, else the grader's first complaint."""
     name = os.path.join(folder, f"lab{lab}.c")
     lines = open(os.path.join(LABS, f"lab{lab}.c")).readlines()
     lines[mutant[0] - 1] = mutant[2]
     open(name, "w").writelines(lines)
     for seed in ("1", "2", "3"):
-        run = subprocess.run(["sh", os.path.join(LABS, "grade.sh"), lab, name, os.path.join(TOP, "build", "labs"), "--seed", seed, "--no-timing"],
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
+        command = ["sh", os.path.join(LABS, "grade.sh"), lab, name, f"{TOP}/build/labs"]
+        run = subprocess.run(command + ["--seed", seed, "--no-timing"], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
                              env={**os.environ, "LABFLAGS": "-std=c11 -O1 -march=native"})
         if run.returncode != 0:
-            return next((l for l in run.stdout.splitlines() if l.startswith("  0 of")), run.stdout[-200:])
+            complaints = [l for l in run.stdout.splitlines() if l.startswith("  0 of")]
+            return complaints[0] if complaints else run.stdout[-200:]
     return None
 
 
@@ -94,7 +100,7 @@ def main():
         caught, count, same = tally[lab]
         print(f"{lab}   {count:7d}  {caught:7d}  {same:d}")
     caught, count = sum(t[0] for t in tally.values()), sum(t[1] for t in tally.values())
-    print(f"{caught} of {count} noticed, {100 * caught / count:.1f} %, of {len(every)} that there are; "
+    print(f"{caught} of {count} noticed, {100 * caught / count:.1f} %, of {len(every)} there are; "
           f"{sum(t[2] for t in tally.values())} more are the same function")
     return 0 if caught >= 0.9 * count else 1
 

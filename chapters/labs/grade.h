@@ -111,10 +111,7 @@ GRADE int arena_file(void) {
     return file;
 }
 
-GRADE void limit(int what, rlim_t soft, rlim_t hard) {
-    const struct rlimit r = { soft, hard };
-    setrlimit(what, &r);
-}
+#define LIMIT(what, soft, hard) setrlimit(what, &(const struct rlimit){ soft, hard })
 
 // Never returns.
 GRADE void become_runner(const char *name, const char *how, const void *arg, int seconds,
@@ -127,9 +124,9 @@ GRADE void become_runner(const char *name, const char *how, const void *arg, int
     if (nothing < 0 || dup2(file, ARENA_FILE) < 0) _exit(1);
     for (int i = 0; i < 3; ++i) dup2(nothing, i);
     for (int i = ARENA_FILE + 1; i < 256; ++i) close(i);
-    limit(RLIMIT_CPU, (rlim_t)seconds, (rlim_t)seconds + 1), limit(RLIMIT_FSIZE, 0, 0);
-    limit(RLIMIT_CORE, 0, 0), limit(RLIMIT_NOFILE, 16, 16);
-    limit(RLIMIT_AS, (rlim_t)2 << 30, (rlim_t)2 << 30);
+    LIMIT(RLIMIT_CPU, (rlim_t)seconds, (rlim_t)seconds + 1), LIMIT(RLIMIT_FSIZE, 0, 0);
+    LIMIT(RLIMIT_CORE, 0, 0), LIMIT(RLIMIT_NOFILE, 16, 16);
+    LIMIT(RLIMIT_AS, (rlim_t)2 << 30, (rlim_t)2 << 30);
     char *const nobody[] = { NULL };
     execve(runner,
            (char *const[]){ (char *)(uintptr_t)runner, (char *)(uintptr_t)jail,

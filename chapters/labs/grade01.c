@@ -3,8 +3,8 @@
 
 enum { DIMS = 5, ROOM = 4096 };
 typedef struct tensor {
-    int dims, shape[DIMS], order[DIMS], index[DIMS];
-    ptrdiff_t stride[DIMS];
+    int dims, shape[DIMS + 1], order[DIMS + 1], index[DIMS + 1]; // one more than there may be
+    ptrdiff_t stride[DIMS + 1];
     float *data, *out; // of the view's first entry
     struct seen { ptrdiff_t at, stride[DIMS + 1]; int shape[DIMS + 1]; } *back;
 } tensor;
@@ -69,7 +69,10 @@ static tensor *new_tensor(int dims, int least, int most) {
     tensor *t = shown(sizeof *t);
     t->dims = dims, t->back = returned(sizeof *t->back);
     t->back->at = -9;
-    for (int d = 0; d <= DIMS; ++d) t->back->stride[d] = t->back->shape[d] = -9;
+    for (int d = 0; d <= DIMS; ++d) {
+        t->back->stride[d] = t->back->shape[d] = -9;
+        t->shape[d] = t->index[d] = 2, t->stride[d] = 1000; // behind the last: somebody else's
+    }
     for (int d = 0; d < dims; ++d) t->shape[d] = between(least, most), t->order[d] = d;
     for (int d = 0; d < dims; ++d) t->stride[d] = entries_behind(t, d);
     for (int d = dims; d > 1; --d) {

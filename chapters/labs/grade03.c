@@ -144,6 +144,7 @@ static void grade(void) {
             wrong = try_size(between(8, 40), between(1, 7), S, pad);
     give("out_size", 5, wrong);
     wrong = either(try_size(3, 5, 1, 1), either(try_size(4, 5, 3, 0), try_size(2, 6, 2, 1)));
+    if (!wrong) wrong = try_size(3, 6, 3, 1);
     give("out_size, where the kernel hardly fits", 5, wrong);
     give("multiply_adds", 5,
          either(try_count(2, 3, 28, 20, 10, 5, 1, 0), try_count(3, C, 11, 13, O, 3, 2, 1)));

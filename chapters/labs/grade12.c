@@ -323,6 +323,9 @@ static const char *try_hogwild(int workers, uint32_t images, uint32_t batch, int
     if (!wrong) wrong = differ("shared", got, w, t->n, workers == 1 ? 1e-4 : 0.0);
     for (size_t k = t->n; k < t->n + 8 && !wrong; ++k)
         if (t->shared[k] != 0) wrong = "something was written behind the parameters";
+    for (int r = 0; r < workers && !wrong; ++r)
+        if (fence_broken(t->w[r], t->n) || fence_broken(t->g[r], t->n))
+            wrong = "w or g: something was written before or behind it";
     free(w);
     forget();
     return wrong;

@@ -190,6 +190,7 @@ static outcome train(job *j, uint64_t random) {
 typedef struct measured {
     double x[MOST], seconds[MOST * MOST_RUNS], percent[MOST * MOST_RUNS];
     double median[MOST], s[MOST], efficiency[MOST], accuracy[MOST];
+    double s_least[MOST], s_most[MOST], accuracy_least[MOST], accuracy_most[MOST];
 } measured;
 
 static int by_size(const void *a, const void *b) {
@@ -203,6 +204,8 @@ static void print_rows(FILE *csv, const char *name, measured *t, int most, int r
         double *a = t->seconds + i * runs, *b = t->percent + i * runs;
         qsort(a, (size_t)runs, sizeof *a, by_size), qsort(b, (size_t)runs, sizeof *b, by_size);
         t->accuracy[i] = b[runs / 2] / 100.0;
+        t->accuracy_least[i] = b[0] / 100.0, t->accuracy_most[i] = b[runs - 1] / 100.0;
+        t->s_least[i] = t->median[0] / a[runs - 1], t->s_most[i] = t->median[0] / a[0];
         printf("| %-7s | %d | %7.2f | %7.2f | %7.2f | %6.2f | %6.2f | %6.2f | %5.2f | %5.2f |\n",
                name, i + 1, t->median[i], a[0], a[runs - 1], b[runs / 2], b[0], b[runs - 1],
                t->s[i], t->efficiency[i]);
@@ -217,8 +220,11 @@ static const char *in_folder(const char *folder, const char *name) {
     return path;
 }
 
+// The lines of the two methods: medians, the least and the most
+typedef struct lines { const double *y[2], *least[2], *most[2]; } lines;
+
 static void draw(const char *file, const char *title, const char *label, const double *x,
-                 const double *y[2], int most, bool percent, const char *about) {
+                 const lines *l, int most, bool percent, const char *about) {
     dt_chart *c = dt_chart_new(&(dt_chart_desc){
         .title = title, .caption = about, .machine = true, .x_label = "workers",
         .y_label = label, .x_ticks = x, .x_tick_count = (size_t)most,
@@ -230,22 +236,26 @@ static void draw(const char *file, const char *title, const char *label, const d
                                                .to = most });
     for (int k = 0; k < 2; ++k)
         dt_chart_line(c, &(dt_series){ .label = k ? "hogwild" : "psgd", .n = (size_t)most, .x = x,
-                                       .y = y[k] });
+                                       .y = l->y[k], .y_min = l->least[k], .y_max = l->most[k] });
     need(dt_chart_save(c, file) == DT_OK);
     dt_chart_free(c);
     printf("drawn in %s\n", file);
 }
 
 static void draw_both(const measured t[2], int most, const char *about, const char *to) {
-    const double *s[2] = { t[0].s, t[1].s }, *accuracy[2] = { t[0].accuracy, t[1].accuracy };
+    const lines s = { { t[0].s, t[1].s }, { t[0].s_least, t[1].s_least },
+                      { t[0].s_most, t[1].s_most } };
+    const lines accuracy = { { t[0].accuracy, t[1].accuracy },
+                             { t[0].accuracy_least, t[1].accuracy_least },
+                             { t[0].accuracy_most, t[1].accuracy_most } };
+    const double *const *a = accuracy.y;
     char title[120];
     snprintf(title, sizeof title, "%d workers: PSGD %.2f times as fast as one, Hogwild %.2f times",
              most, t[0].s[most - 1], t[1].s[most - 1]);
-    draw(in_folder(to, "lab12_speedup.png"), title, "speedup", t[0].x, s, most, false, about);
+    draw(in_folder(to, "lab12_speedup.png"), title, "speedup", t[0].x, &s, most, false, about);
     snprintf(title, sizeof title, "1 to %d workers: PSGD %.1f to %.1f %%, Hogwild %.1f to %.1f %%",
-             most, 100 * accuracy[0][0], 100 * accuracy[0][most - 1], 100 * accuracy[1][0],
-             100 * accuracy[1][most - 1]);
-    draw(in_folder(to, "lab12_accuracy.png"), title, "test accuracy", t[0].x, accuracy, most, true,
+             most, 100 * a[0][0], 100 * a[0][most - 1], 100 * a[1][0], 100 * a[1][most - 1]);
+    draw(in_folder(to, "lab12_accuracy.png"), title, "test accuracy", t[0].x, &accuracy, most, true,
          about);
 }
 
@@ -281,9 +291,9 @@ int main(int argc, char **argv) {
     need(dt_dataset_view(&few, &all, 0, images) == DT_OK);
     job j = { .epochs = epochs, .train = &few, .test = &test,
               .shuffled = memory(images * sizeof *j.shuffled), .shared = memory(1 << 16) };
-    char about[200];
-    snprintf(about, sizeof about, "%s, %u images, %d epochs, %d runs", few.name, images, epochs,
-             runs);
+    char about[300];
+    snprintf(about, sizeof about, "%s, %u images, %d epoch%s, %d run%s", few.name, images, epochs,
+             epochs == 1 ? "" : "s", runs, runs == 1 ? "" : "s; bars from the least to the most");
     printf("%s\n", about);
     print_parameters(&few);
     FILE *csv = fopen(in_folder(to, "lab12.csv"), "w");
