@@ -50,7 +50,8 @@
                         .11 batch norm
      [S7]  Losses       .1 what a loss is  .2 cross-entropy  .3 mean squared  .4 binary
      [S8]  Nets         .1 from outside  .2 fused layers  .3 the plan: order, memory
-                        .4 building: parameters, initial values  .5 running, also in parts; units
+                        .4 building: parameters, initial values  .5 running forward
+                        .6 backward; exact sums and their units; batches in parts
      [S9]  Optimizers   .1 what an optimizer is  .2 SGD  .3 Adam  .4 AdamW  .5 NovoGrad
                         .6 groups, clipping  .7 schedules of learning rates
      [S10] Ranks        .1 ranks  .2 messages, collectives  .3 all-reduces by hand
@@ -464,7 +465,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
    them, whatever else there is. */
 static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit);
 static dt_err dti_check_unit(const char *who, float unit); /* a power of two in range? */
-/* a net's units [S8.5]: do they suit the step's sums; those for the next step; those for this one
+/* a net's units [S8.6]: do they suit the step's sums; those for the next step; those for this one
    again; back to those at its beginning, true if they were others; a number that ranks share only
    if they are alike. bits: by which a limit is above its unit */
 static bool dti_units_suit(const dt_net *net);
@@ -834,7 +835,7 @@ typedef struct dt_param {
     dt_tensor value, grad;
     size_t offset;           /* of value.data in the parameter vector, in floats */
     bool trained;            /* false: running statistics, saved but not stepped */
-    float unit;              /* of the gradient's exact sum [S3.2]; it follows its size [S8.5] */
+    float unit;              /* of the gradient's exact sum [S3.2]; it follows its size [S8.6] */
 } dt_param;
 #endif
 
@@ -894,7 +895,7 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
    are not small.
 
    At 2^30 units a float's 24 digits are there, and rounding the shares to the unit changes less
-   than their own rounding. Training [S8.5] chooses each tensor's unit by the size of its last
+   than their own rounding. Training [S8.6] chooses each tensor's unit by the size of its last
    sum, so that the next one may be some 2^15 times as large or as small; if it is not even that,
    the step is taken again with another unit. Eight terms N(0,1) * scale, |error| / |sum|, beside
    one unit of 2^-40 for all (tests/test_sums.c; to round the sum to a float already costs
@@ -1943,7 +1944,8 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
        dt_net_build     needs     scratch, notes from forward to backward   [S8.3]
        each step        pack      the parameters as the kernels like them   [S8.5]
                         forward   x -> y, for each lane group
-                        backward  dy -> dx and the parameters' gradient, for each lane group
+                        backward  dy -> dx and the parameters' gradient,    [S8.6]
+                                  for each lane group
 
    Backward is the chain rule [S5]: it is handed dy, the derivative of the loss by each number of
    y, and leaves the derivatives by x and by the parameters. */
@@ -3632,8 +3634,8 @@ DT_API const char *dt_loss_name(dt_loss loss) {
    change the answer. And an op is a line of the plan: what is done in the place of one layer, or
    of several.
 
-   To read: [S8.1], what a net looks like from outside; then [S8.5], how it runs, with the plan
-   believed; then [S8.2] to [S8.4], how the plan is made. */
+   To read: [S8.1], what a net looks like from outside; then [S8.5] and [S8.6], how it runs forward
+   and back, with the plan believed; then [S8.2] to [S8.4], how the plan is made. */
 
 /* ==== [S8.1] A net from outside =========================================== */
 
@@ -3804,7 +3806,7 @@ struct dt_net {
     /* right behind them, [dti_tail + DTI_SCORE]: exact sums of the gradient, wide ones of
        statistics, then the score */
     int64_t *fixed;
-    /* [params] see [S8.5]: units when the step began, alike on all ranks; for the next step; and
+    /* [params] see [S8.6]: units when the step began, alike on all ranks; for the next step; and
        the largest of this rank's shares */
     float *first_unit, *next_unit, *largest;
     /* not dt_backward but the function that has set on_gradient looks at the sums' sizes, and takes
@@ -4410,26 +4412,20 @@ DT_API dt_net *dt_net_clone(const dt_net *net) {
 }
 #endif
 
-/* ==== [S8.5] Running ======================================================
+/* ==== [S8.5] Running forward ==============================================
 
    Sixteen images (one lane group) pass through all layers while their activations are still in
    the cache; then the next sixteen. Layers that gain from seeing all groups at once (linear: a
    weight is read once for several groups) ask for the whole batch, and the plan is cut into
-   stretches of the one kind and of the other. Backward takes the stretches in reverse. With
-   three groups:
+   stretches of the one kind and of the other. With three groups and four ops, of which the last
+   two see all groups:
 
-       forward     group 0: op 0, op 1    group 1: op 0, op 1    group 2: op 0, op 1
-                   groups 0 1 2: op 2     groups 0 1 2: op 3     then the loss, group by group
-       backward    groups 0 1 2: op 3     groups 0 1 2: op 2
-                   group 0: op 1, op 0    group 1: op 1, op 0    group 2: op 1, op 0
+       group 0: op 0, op 1    group 1: op 0, op 1    group 2: op 0, op 1
+       groups 0 1 2: op 2     groups 0 1 2: op 3     then the loss, group by group
 
-   After a layer's backward on one lane group, that group's share of the weight gradient is added
-   to the exact sums [S3.2] (or to the float gradient). The share of a group does not depend on
-   which other groups this rank holds, nor on whether they are there at the same time: a batch too
-   large for memory is taken in parts, and ends in the same sums (gradient accumulation).
+   A batch that is too large for memory is taken in parts, one after the other [S8.6].
 
-   To read: dt_forward and dti_forward_stretch; dti_backward_once and dti_backward_op; then what
-   is said about units, in front of dti_add_share. */
+   To read: dt_net_load; dt_forward and dti_forward_stretch. */
 #ifdef DTI_IMPLEMENT
 /* Dropout's masks are forward's: after a change there are none that backward could use. */
 DT_API void dt_net_training(dt_net *net, bool training) {
@@ -4675,8 +4671,21 @@ DT_API dt_err dt_forward(dt_net *net) {
     net->forwarded = net->masked = true;
     return DT_OK;
 }
+#endif
 
-/* ---- Exact sums of gradients: whose unit, and when it changes.
+/* ==== [S8.6] Backward, and exact sums of gradients ========================
+
+   Backward takes the stretches in reverse:
+
+       groups 0 1 2: op 3     groups 0 1 2: op 2
+       group 0: op 1, op 0    group 1: op 1, op 0    group 2: op 1, op 0
+
+   After a layer's backward on one lane group, that group's share of the weight gradient is added
+   to the exact sums [S3.2] (or to the float gradient). The share of a group does not depend on
+   which other groups this rank holds, nor on whether they are there at the same time: a batch
+   taken in parts ends in the same sums (gradient accumulation).
+
+   Shares are added as whole numbers of a unit. Whose unit, and when does it change?
 
    A step begins with the units that the last one has chosen. When all shares are added up, on this
    rank or over all of them, the sums' sizes say whether every share fitted and every sum has its
@@ -4690,7 +4699,10 @@ DT_API dt_err dt_forward(dt_net *net) {
    sum keeps its digits from 2^30 units on, a size of 3e-5. A gradient that grows or shrinks by more
    than that from one step to the next is rare, but training begins with a guess, 2^-46.
 
-   All of this depends on lane groups' shares alone, so it is the same for every number of ranks. */
+   All of this depends on lane groups' shares alone, so it is the same for every number of ranks.
+
+   To read: dti_backward_once and dti_backward_op; dti_add_share; dti_judge_alone. */
+#ifdef DTI_IMPLEMENT
 
 /* Adds one lane group's share of one tensor's gradient, and notes its size. A share that does
    not fit is counted; where units are not to change, or it is not finite, it is an error. */
@@ -6123,7 +6135,7 @@ static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *ag
 }
 
 /* One message: gradient and score. If the sums' sizes ask for other units, the step is taken again
-   with those, once; see [S8.5]. */
+   with those, once; see [S8.6]. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     dt_request request;
     DT_TRY(dti_ready(__func__, net));
@@ -6295,7 +6307,7 @@ DT_API dt_err dt_check_replicas(dt_net *net, dt_comm *comm) {
 
    A run of hours is to survive its machine. On what does its next step depend? On the parameters,
    and what batch norm has saved; on the optimizer's vectors and its count of steps; on the units of
-   exact sums [S8.5]; and on where the run stands: epoch, step, the epoch's score so far, for how
+   exact sums [S8.6]; and on where the run stands: epoch, step, the epoch's score so far, for how
    many epochs the target has been met. Not on the images' order, dropout or augmentation, which
    are functions of (seed, epoch, image) [S2]: the sampler counts its way back to a step. And, where
    the ranks take each step together and their sums are exact, not on how many they are. So these
@@ -6386,7 +6398,7 @@ typedef struct dt_train_result {
     int epochs;                /* ended */
     double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
     bool stopped;              /* on_step asked to, or the target was reached */
-    uint64_t retaken;          /* steps taken again with other units [S8.5], by all workers */
+    uint64_t retaken;          /* steps taken again with other units [S8.6], by all workers */
     dt_score validation;       /* of the last epoch */
     uint32_t reached;          /* how many of the last epochs, in a row, were at the target */
     uint64_t resumed;          /* steps that desc->resume had done */
@@ -10374,7 +10386,7 @@ DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
     return negative ? -size : size;
 }
 
-/* ---- A net's units, as [S8.5] tells it. */
+/* ---- A net's units, as [S8.6] tells it. */
 static int dti_log2_groups(const dt_net *net) {
     return dti_log2_terms((net->batch.global_count + DT_LANES - 1) / DT_LANES);
 }

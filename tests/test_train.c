@@ -170,7 +170,7 @@ static dt_err stops_together(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
-/* ---- Exact sums whose unit follows the gradient [S8.5]. */
+/* ---- Exact sums whose unit follows the gradient [S8.6]. */
 
 /* Pixels of that scale under weights of 0: the gradient of the weights is of that scale, too. */
 static dt_err make_scaled_net(dt_net **out, int batch) {
