@@ -410,8 +410,8 @@ for option in csv epoch-csv save trace; do
 done
 
 # ---- --report: counts that no int holds are no row of ch12
-launch 0 "$ch12" --report "$top/tests/fuzz/seeds/rows/2"
-if [ $code -eq 1 ] && grep -q "rows/2: line 2 is not a row of ch12" "$dir/err"; then good; else bad "--report of 1e32 cores: exit code $code"; fi
+launch 0 "$ch12" --report "$top/tests/fuzz/seeds/rows/2.csv"
+if [ $code -eq 1 ] && grep -q "rows/2.csv: line 2 is not a row of ch12" "$dir/err"; then good; else bad "--report of 1e32 cores: exit code $code"; fi
 
 # ---- standard output that is lost: a full device, a closed one, a reader that went away
 mkfifo "$dir/gone"
