@@ -12860,14 +12860,19 @@ static int dti_watcher_deaths(const dt_comm *c, struct pollfd *process) {
     return first >= 0 ? first : left ? -1 : -2;
 }
 
-/* Over several hosts: whether mpiexec has ended this host's part, because of a failure elsewhere that is
-   named there. Then the guardian was killed, and the rank with it; else it outlives its rank by a fifth of
-   a second. */
+/* Over several hosts: whether mpiexec or Slurm has ended this host's part, because of a failure elsewhere
+   that is named there. Then the guardian was killed, and the rank with it, in either order, and on a busy
+   machine with a pause between the two; else it buries its rank, and outlives it by half a second. So this
+   waits until the one or the other has happened. */
 static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
     const int guardian = c->hosts > 1 ? DTI_GET(dti_pulse_at(c, seat)->guardian) : 0;
-    /* the rank is seen to be dead a moment before its guardian is */
-    if (guardian) dti_doze(50000);
-    return guardian && (dti_gone(guardian) || dti_process_state(guardian) == 'Z');
+    const int rank = DTI_GET(dti_pulse_at(c, seat)->pid);
+    for (int i = 0; guardian && i < 200; ++i) {
+        if (dti_gone(guardian) || dti_process_state(guardian) == 'Z') return true;
+        if (dti_gone(rank) && i >= 15) return false;
+        dti_doze(10000);
+    }
+    return false;
 }
 
 static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
@@ -13378,7 +13383,7 @@ static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset
     dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
     const int farewell = atomic_load(&guard->farewell);
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (farewell == DTI_SILENT) dti_doze(200000);
+    if (farewell == DTI_SILENT) dti_doze(atomic_load(&guard->hosts) > 1 ? 500000 : 200000);
     if ((farewell == DTI_GOODBYE || farewell == DTI_ENDING) && WIFSIGNALED(status) && !g.ended_it)
         dti_guardian_ends(&g, "has said goodbye, but a signal ended it before it came out of MPI_Finalize");
     const bool failed = atomic_load(&guard->farewell) != DTI_ENDED;

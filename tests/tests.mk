@@ -72,6 +72,7 @@ build/tests/avx2/%: tests/%.c dtrain.h tests/tests.mk
 
 #   gcc 12 for aarch64 ends with an internal error where it makes vectors of test_steps' loops
 build/tests/aarch64/test_steps: TEST_OPT = -O1
+build/tests/aarch64/test_data build/tests/aarch64/test_files build/tests/aarch64/test_sums: TEST_OPT = -O1 -DDT_STATIC
 
 #   -idirafter: stb's headers, which are the same for all processors
 build/tests/aarch64/%: tests/%.c dtrain.h tests/tests.mk build/aarch64/lib/libcmocka.so
