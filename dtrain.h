@@ -13403,6 +13403,7 @@ static dt_err dti_guardian_start(struct dti_guard **made) {
     if (!guard) return dt_fail(DT_ENOMEM, "no memory for a guardian");
     guard->lines = (dti_lines){ 0, -1, -1 };  /* one rank alone has nobody to wait for */
     if (dti_launched_ranks() > 1) DT_TRY(dti_usher_call(&guard->lines));
+    else dti_own_host(guard->host), atomic_store(&guard->hosts, 1);
     signal(SIGCHLD, SIG_DFL);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
