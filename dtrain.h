@@ -56,7 +56,8 @@
                         .6 groups, clipping  .7 schedules of learning rates
      [S10] Ranks        .1 ranks  .2 messages, collectives  .3 all-reduces by hand
      [S11] Training     .1 broadcast, average, evaluate  .2 the epoch driver: stopping, going on
-                        from a checkpoint  .3 synchronous SGD  .4 PSGD, local SGD  .5 Hogwild
+                        from a checkpoint  .3 synchronous SGD  .4 PSGD, local SGD, outer
+                        momentum  .5 Hogwild
 
    Part II is the engine room; each room opens with what it is for.
 
@@ -6169,8 +6170,8 @@ DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-/* Ranks' values of what is saved and not trained become their mean. A running variance may be of any
-   size, so these are wide sums [S3.3]; put, added up by whoever calls, and taken. */
+/* Ranks' values of what is saved and not trained become their mean. A running variance may be of
+   any size, so these are wide sums [S3.3]; put, added up by whoever calls, and taken. */
 static dt_err dti_put_statistics(dt_net *net) {
     int64_t *sums = net->fixed + net->trained;
     const size_t n = net->count - net->trained;
@@ -6182,17 +6183,18 @@ static dt_err dti_put_statistics(dt_net *net) {
     return DT_OK;
 }
 
+/* The mean of what has been put, over so many ranks. */
 static void dti_take_statistics(dt_net *net, int ranks) {
     for (size_t i = net->trained; i < net->count; ++i)
         net->values[i] = (float)(dti_share_sum(net, i) / ranks);
 }
 
 /* values = sum of the ranks' values / ranks. What is trained is rounded to multiples of
-   DT_FIXED_UNIT [S3.2], statistics are wide sums; integers are added, in any order, and divided once
-   at the end. So every rank has the same bits afterwards, whatever the all-reduce.
+   DT_FIXED_UNIT [S3.2], statistics are wide sums; integers are added, in any order, and divided
+   once at the end. So every rank has the same bits afterwards, whatever the all-reduce.
 
-   A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL is
-   allowed. */
+   A wish to stop may ride along: *stop becomes true on every rank if it was wished on any; NULL
+   is allowed. */
 static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm algorithm, bool wish,
                                      bool *stop) {
     const int ranks = dt_comm_size(comm);
@@ -6752,8 +6754,9 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
 
    Outer momentum (SlowMo: Wang, Tantia, Ballas, Rabbat 2020; DiLoCo: Douillard et al. 2023). The
    way from the last common values to the average is a direction that P ranks have found in H steps
-   each. One may take it for a gradient, and step along it as an optimizer does: longer or shorter,
-   and with a memory of the ways before, which what the ranks find alone each time adds up in:
+   each. One may take it for a gradient, and step along it as an optimizer does [S9.2]: longer or
+   shorter, and with momentum, in which what average after average agrees on adds up, and what
+   changes from one to the next cancels:
 
        D = common - average        buf = mu * buf + D
        common -= lr * (D + mu * buf), Nesterov's form, or lr * buf
@@ -6843,6 +6846,7 @@ static void dti_outer_step(const dti_outer *o, float *values, size_t n) {
     }
 }
 
+/* All ranks' values become the average, or where the outer step from the last one leads. */
 static dt_err dti_psgd_average(dti_training *run, bool *stop) {
     dti_outer *o = run->own;
     DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish, stop));
