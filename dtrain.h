@@ -19051,9 +19051,16 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     dti_train_settings(text + used, sizeof text - used, d, opt->lr);
     const float outer[] = { d->outer ? d->outer->lr : 0.0f, d->outer ? d->outer->momentum : 0.0f,
                             d->outer && d->outer->nesterov ? 1.0f : 0.0f };
-    const uint64_t others[] = { dt_hash(outer, sizeof outer, 0), (uint64_t)d->epochs, d->check_every, d->bucket_bytes, (uint64_t)d->algorithm,
-                                (uint64_t)d->lr_scaling, d->lr_batch, d->checkpoint != NULL,
-                                d->resume != NULL, d->checkpoint_every };
+    const uint64_t others[] = { dt_hash(outer, sizeof outer, 0),
+                                (uint64_t)d->epochs,
+                                d->check_every,
+                                d->bucket_bytes,
+                                (uint64_t)d->algorithm,
+                                (uint64_t)d->lr_scaling,
+                                d->lr_batch,
+                                d->checkpoint != NULL,
+                                d->resume != NULL,
+                                d->checkpoint_every };
     DT_TRY(dt_comm_same(comm, "the build, or how it rounds",
                         dti_build_hash() ^ dti_arithmetic_hash()));
     DT_TRY(dt_comm_same(comm, "the training data", dti_data_hash(d->data)));
