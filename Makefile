@@ -155,6 +155,7 @@ figures: $(CHAPTERS) build/bench
 	$(MPIEXEC) -n 2 ./ch08 --png figures/ch08_sync.png
 	./ch09 --epochs 2 --png figures/ch09
 	./ch10 --images 60000 --png figures/ch10
+	./ch11 --data fashion --png figures/ch11
 	taskset -c 0 ./build/bench --figures figures
 
 # ---- Kernels against the machine's peak, and a training step by layer.

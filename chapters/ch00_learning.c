@@ -337,6 +337,7 @@ int main(int argc, char **argv) {
 //
 // - **accuracy**: the share of test images whose most probable label is right (3.3)
 // - **activation**: a value between two layers; one for each image (3.3)
+// - **accumulation** of gradients: a step takes its images in parts, one sum over all (11.1)
 // - **all-reduce**: leaves the sum of every rank's values on every rank (0.7, 7.1)
 // - **backward pass**: from the loss back to the gradient of every parameter (5.1)
 // - **batch**: the examples that one step looks at (0.6). *Global*: those of all ranks together
@@ -346,10 +347,12 @@ int main(int argc, char **argv) {
 //   kernel has found (3.1). C of them come in, O go out
 // - **class, label**: what an image shows, a number from 0 to 9 (2.1)
 // - **convolution**: the same small kernel, at every place of an image (3.1)
+// - **data parallel, model parallel**: each rank has a part of the images, or of the net (11.5)
 // - **dropout**: erases some values at random while training, so that no value is relied on (5.3)
 // - **epoch**: once through all training examples (0.6)
 // - **fan-in**: how many inputs one output adds up (1.5)
 // - **forward pass**: from an input through all layers to the loss (3.3)
+// - **ghost batch norm**: batch norm over sixteen images, however large the batch (11.3)
 // - **gradient**: the slope of the loss, by each parameter (0.4)
 // - **H, W**: rows and columns of an image (1.1); P, Q of what a convolution leaves (3.1)
 // - **kernel**: the weights that a convolution slides over an image, K x K (3.1). Also: a short
@@ -363,6 +366,7 @@ int main(int argc, char **argv) {
 // - **N C H W**: the order of a batch of images in memory: image, channel, row, column (1.1)
 // - **normalise**: bring numbers to mean 0 and standard deviation 1 (2.3)
 // - **optimizer**: a rule for steps (0.5, 6.1)
+// - **outer momentum**: a momentum from one average of the ranks to the next (9.3)
 // - **overfitting**: learning the training examples' noise (0.8)
 // - **P**: how many ranks there are (0.7); in chapters 3 and 4, rows that come out
 // - **parameter**: a number that is learned (0.2)
@@ -378,4 +382,5 @@ int main(int argc, char **argv) {
 // - **target**: the right answer (0.2)
 // - **tensor**: numbers with several indices (1.1)
 // - **test set**: examples that are never learned from (0.8)
+// - **warm-up**: the learning rate rises over the first steps (11.2)
 // - **weight**: a parameter that is multiplied (0.2)

@@ -104,6 +104,10 @@ test-elsewhere:
 deps-elsewhere:
 	sh chapters/get_deps.sh elsewhere
 
+# what dtrain and PyTorch differ by, as a page
+conformance: build/tests/gcc/test_net build/tests/gcc/test_norm build/tests/gcc/test_steps
+	@sh tests/conformance.sh
+
 # under a real Slurm, which it starts and ends: not part of make test
 test-slurm: build/tests/mpi/fault ch12
 	sh tests/test_slurm.sh
@@ -132,4 +136,4 @@ fuzz-seeds: tests/fuzz/fuzz.c dtrain.h
 test-%: $(TEST_ALL) $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh $*
 
-.PHONY: fuzz fuzz-seeds test test-slurm test-labs-more test-elsewhere deps-elsewhere
+.PHONY: conformance fuzz fuzz-seeds test test-slurm test-labs-more test-elsewhere deps-elsewhere

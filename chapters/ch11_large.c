@@ -1,0 +1,369 @@
+// Chapter 11. Large batches                            uses [S4.5] [S6.11] [S8] [S9.5] [S9.7] [S11]
+//
+// You will learn   why a large batch is fast and learns less; how a larger learning rate, warm-up,
+//                  momentum and NovoGrad win it back; what batch norm over few images does; five
+//                  slips of a workshop, each with the number that it moves; what data and model
+//                  parallelism would send
+// New since ch10   about 150 lines
+// Run              make ch11 && ./ch11                   (minutes: --seeds 1 --epochs 1 is quick)
+// Check            ./ch11 --quick --data synthetic
+//
+//| a batch in four parts: the same bits as in one
+//~ batch <num>      <num> images/s of computing time
+//~ linear, warm-up               <num> %  (<num> to <num>)
+//~ over the group, <num> images     <num> %  (<num> to <num>)
+//| over a rank of 16 images and over a group: the same bits
+//| padding: a sampler that pads scores more images than there are
+//| data parallel    136930768 bytes a step of 32 images a rank, as exact sums
+//| model parallel   32112640 bytes, cut behind the first block
+
+#include "ch11_report.h"
+
+#include <time.h>
+
+typedef struct settings {
+    const char *data, *png;
+    int images, epochs, seeds;
+    uint64_t seed;
+    bool quick;
+} settings;
+
+// ## 11.1 What a step costs, and what it is worth
+//
+// P ranks share a batch of B images, so each has B/P of them. Then come the costs that do not care
+// how large B is: the optimizer's step, the sum over the ranks, their waiting for each other. With
+// few images a rank these are most of the time. So more ranks want a larger batch, and throughput,
+// images a second, grows with B until the images themselves take all of the time: it saturates.
+//
+// But an epoch of N images is N/B steps. Four times the batch is a quarter of the steps, each along
+// a gradient whose noise is half (the mean of four times as many), and from some B on the noise was
+// not what held learning back: accuracy after so many epochs falls.
+//
+// A batch that does not fit into memory need not: gradients are sums over images, so a step may
+// take its images in parts. The header's sums are exact; the parts do not even change a bit.
+
+static dt_net *plain_net(const dt_dataset *data, int batch, uint64_t seed) {
+    dt_net *net = mnist_net(data->classes);
+    if (dt_net_build(net, &(dt_build_desc){ .batch = batch, .seed = seed }) != DT_OK) die(NULL);
+    return net;
+}
+
+static void parts_change_nothing(dt_comm *comm, const dt_dataset *data) {
+    uint64_t hash[2];
+    for (uint32_t parts = 1; parts <= 4; parts += 3) {
+        dt_train_result r;
+        dt_net *net = plain_net(data, 512 / (int)parts, 1);
+        dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.05f, .momentum = 0.9f });
+        if (!opt) die(comm);
+        check(comm, dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = data, .epochs = 1,
+              .batch = 512, .seed = 1, .accumulate = parts }, &r));
+        hash[parts > 1] = dt_net_hash(net);
+        dt_optimizer_free(opt);
+        dt_net_free(net);
+    }
+    must(comm, hash[0] == hash[1], "a batch in four parts: the same bits as in one");
+}
+
+// ## 11.2 Six ways to train with a batch of B
+//
+// The rate 0.01 with momentum 0.9 was found for B = 32. With k = B/32:
+//
+//   - **as it was**: 0.01 for every B.
+//   - **square root**: 0.01 sqrt(k), which keeps the noise of a step as it was (Krizhevsky 2014).
+//   - **linear**: 0.01 k, so that an epoch goes as far (Goyal et al. 2017). It takes for granted
+//     that the k small steps would have gone in one direction; at the beginning they do not.
+//   - **linear, warm-up**: so the rate rises over the first fifth of the steps.
+//   - **no momentum**: what the linear rule is worth without it.
+//   - **NovoGrad**: every tensor's gradient divided by its own norm, so that no layer is thrown
+//     far by a large rate [S9.5]; the rate by the square root rule, warm-up as above.
+
+// [region: ways]
+static dt_optimizer *make_optimizer(way w, dt_net *net) {
+    if (w == NOVOGRAD)
+        return dt_novograd(net, &(dt_novograd_desc){ .lr = 0.02f, .beta1 = 0.95f, .eps = 1e-8f,
+                                                     .averaging = true });
+    return dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = w == NO_MOMENTUM ? 0.0f : 0.9f });
+}
+
+static dt_lr_scaling scaling_of(way w) {
+    return w == AS_IT_WAS ? DT_SCALE_NONE : w == ROOT || w == NOVOGRAD ? DT_SCALE_SQRT
+                                                                      : DT_SCALE_LINEAR;
+}
+
+static double train_one(dt_comm *comm, const settings *s, const dt_dataset *data,
+                        const dt_dataset *test, way w, uint32_t batch, uint64_t seed) {
+    const uint32_t steps = (data->count + batch - 1) / batch * (uint32_t)s->epochs;
+    const dt_schedule warm = { .curve = DT_LR_LINEAR, .by_step = true, .from = 1.0f / 16.0f,
+                               .to = 1.0f, .over = steps / 5 + 1 };
+    const uint32_t at_once = batch < 512 ? batch : 512;
+    dt_net *net = plain_net(data, (int)at_once, seed);
+    dt_optimizer *opt = make_optimizer(w, net);
+    dt_train_result r;
+    dt_score score;
+    if (!opt) die(comm);
+    dt_err error = dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = data, .batch = batch,
+        .epochs = s->epochs, .seed = seed, .accumulate = batch / at_once, .lr_batch = 32,
+        .lr_scaling = scaling_of(w), .schedule = w >= WARMED ? &warm : NULL }, &r);
+    if (error == DT_OK) error = dt_evaluate(net, test, comm, &score);
+    if (error != DT_OK && error != DT_ENUMERIC) die(comm);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return error == DT_OK ? dt_score_accuracy(&score) : 1.0 / data->classes;
+}
+// [end]
+
+// Two epochs of Fashion-MNIST, medians of five seeds (figures/ch11_accuracy.csv): up to 512 images
+// the linear rule loses little, where the rate as it was loses eight points. At 2048 its rate, 0.64
+// with momentum 0.9, is more than the net can bear, and no warm-up saves it: 10 %. The square
+// root's still learns; and NovoGrad, which is behind it up to there, falls least: at 8192, sixteen
+// steps in all, it is first. In two epochs no rule wins all of it back.
+//
+// A net that a rate has thrown so far that its loss is no number any more ends its training with
+// DT_ENUMERIC. That is an answer, too: it knows nothing, one class in ten.
+
+static void sweep(dt_comm *comm, const settings *s, const dt_dataset *data, const dt_dataset *test,
+                  table *t) {
+    for (int b = 0; b < t->batches; ++b)
+        for (int w = 0; w < WAYS; ++w) {
+            for (int k = 0; k < s->seeds; ++k) {
+                t->accuracy[w][b][k] = train_one(comm, s, data, test, (way)w, t->batch[b],
+                                                 s->seed + (uint64_t)k);
+            }
+            sort_numbers(t->accuracy[w][b], (size_t)s->seeds);
+            print_way(t, w, b);
+        }
+}
+
+// Throughput of one core: images a second of computing time, of whole steps with the optimizer's.
+// Sixteen images, a lane group, take as long as one, so up to there a larger step is free; then the
+// optimizer's share shrinks, and that is soon saturated. Beyond some hundred images the maps of a
+// step no longer lie in the cache: more memory, and less speed. (On many ranks the curve goes on
+// rising further, as each of them has B/P.)
+static double images_per_second(dt_comm *comm, const dt_dataset *data, uint32_t batch) {
+    dt_net *net = plain_net(data, (int)batch, 1);
+    dt_optimizer *opt = dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
+    uint32_t *row = memory(batch * sizeof *row), images = 0;
+    for (uint32_t i = 0; i < batch; ++i) row[i] = i % data->count;
+    const dt_batch b = batch_of(data, row, 0, batch);
+    const clock_t start = clock();
+    while (images < 8192) {
+        check(comm, dt_net_load(net, &b));
+        check(comm, dt_forward(net));
+        check(comm, dt_backward(net));
+        dt_optimizer_step(opt);
+        images += batch;
+    }
+    const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    free(row);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return images / seconds;
+}
+
+// ## 11.3 Three kinds of batch norm
+//
+// Batch norm [S6.11] takes its means over images. Of which? "Over the batch" adds up over the
+// ranks, twice in forward and once in backward: one rank's net, whatever P. "Over the rank" sends
+// nothing, but what is computed depends on P: 128 images on 8 ranks are means over 16, noisier than
+// over 128. "Over the group", ghost batch norm, takes always 16, and sends nothing either. So on 8
+// ranks the last two are the same net, to the bit.
+
+typedef struct norm_job {
+    const dt_dataset *data, *test;
+    dt_statistics over;
+    uint64_t seed, hash;
+    double accuracy;
+} norm_job;
+
+static dt_net *norm_net(const norm_job *j) {
+    const dt_batchnorm2d_desc norm = { DT_BATCHNORM2D_DEFAULTS, .over = j->over };
+    dt_net *net = dt_net_new(1, 28, 28);
+    dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 8, .kernel = 5, .stride = 2 });
+    dt_batchnorm2d(net, "bn1", &norm);
+    dt_relu(net);
+    dt_conv2d(net, "conv2", &(dt_conv2d_desc){ .out = 16, .kernel = 5 });
+    dt_batchnorm2d(net, "bn2", &norm);
+    dt_relu(net);
+    dt_maxpool2d(net, 2);
+    dt_linear(net, "fc", j->data->classes);
+    return net;
+}
+
+static dt_err train_norm(dt_comm *comm, void *arg) {
+    norm_job local = *(const norm_job *)arg;
+    dt_train_result r;
+    dt_score score;
+    DT_TRY(dt_barrier(comm)); // rank 0 writes to arg at the end
+    dt_net *net = norm_net(&local);
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = 128, .seed = local.seed }));
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.05f, .momentum = 0.9f });
+    dt_err error = opt ? dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = local.data,
+                             .epochs = 1, .batch = 128, .seed = local.seed }, &r)
+                       : DT_EARG;
+    if (error == DT_OK) error = dt_evaluate(net, local.test, comm, &score);
+    if (error == DT_OK && dt_comm_rank(comm) == 0) {
+        local.accuracy = dt_score_accuracy(&score), local.hash = dt_net_hash(net);
+        *(norm_job *)arg = local;
+    }
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return error;
+}
+
+static void three_norms(dt_comm *comm, const settings *s, const dt_dataset *data,
+                        const dt_dataset *test) {
+    static const struct { const char *name; dt_statistics over; int ranks; } rows[NORMS] = {
+        { "over the batch, 128 images", DT_STATISTICS_BATCH, 4 },
+        { "over the rank, 64 images", DT_STATISTICS_RANK, 2 },
+        { "over the rank, 32 images", DT_STATISTICS_RANK, 4 },
+        { "over the rank, 16 images", DT_STATISTICS_RANK, 8 },
+        { "over the group, 16 images", DT_STATISTICS_GROUP, 4 } };
+    uint64_t hash[NORMS] = { 0 };
+    printf("\nbatch norm, 128 images a step, one epoch\n");
+    for (int i = 0; i < NORMS; ++i) {
+        double accuracy[MOST_SEEDS];
+        for (int k = 0; k < s->seeds; ++k) {
+            norm_job j = { data, test, rows[i].over, s->seed + (uint64_t)k, 0, 0.0 };
+            check(comm, dt_run_ranks(rows[i].ranks, train_norm, &j));
+            accuracy[k] = j.accuracy, hash[i] = j.hash;
+        }
+        sort_numbers(accuracy, (size_t)s->seeds);
+        print_range(rows[i].name, accuracy, s->seeds);
+    }
+    // (a last step of fewer than 8 groups would deal them out otherwise)
+    if (data->count % 128 == 0)
+        must(comm, hash[NORMS - 1] == hash[NORMS - 2],
+             "over a rank of 16 images and over a group: the same bits");
+}
+
+// ## 11.4 Five slips
+//
+// A workshop on WideResNet makes these; each is a switch here, and moves a number.
+//
+//   - its test sampler deals every rank the same number of images, and repeats some to have enough,
+//     or its loader drops the last batch: both score another set than the test set;
+//   - the base rate is never scaled: row "as it was" above;
+//   - the warm-up starts at 1/(workers of one host) of the full rate instead of 1/(all workers);
+//   - momentum reaches the name of the output file, and not the optimizer: row "no momentum";
+//   - a mean over 7 x 7 of a map of 8 x 8 leaves out a row and a column.
+//
+// What catches them: dt_evaluate's score.count is the test set's, to the image; the rate that
+// dt_progress tells; an optimizer that is asked for its settings; a net's summary, with its shapes.
+
+static void slips(dt_comm *comm, const dt_dataset *data, const dt_dataset *test, uint64_t seed) {
+    enum { RANKS = 7, BATCH = 32, HOSTS = 2, WORKERS = 4 };
+    const uint32_t n = test->count, padded = (n + RANKS - 1) / RANKS * RANKS;
+    uint32_t *row = memory(n * sizeof *row);
+    bool *right = memory(n);
+    int64_t all = 0, twice = 0, kept = 0;
+    dt_net *net = plain_net(data, BATCH, seed);
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.9f });
+    dt_train_result r;
+    check(comm, dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = data, .epochs = 1,
+                              .batch = BATCH, .seed = seed }, &r));
+    dt_permutation(row, n, seed, DT_RNG_TEST, 0);
+    dt_net_training(net, false);
+    for (uint32_t i = 0; i < n; ++i) { // the order in which the sampler deals them out
+        const dt_batch one = batch_of(test, row + i, i, 1);
+        check(comm, dt_net_load(net, &one));
+        check(comm, dt_forward(net));
+        right[i] = dt_net_score(net).correct > 0;
+    }
+    for (uint32_t i = 0; i < padded; ++i) {
+        all += i < n && right[i], twice += right[i % n];
+        kept += i < n / BATCH * BATCH && right[i];
+    }
+    print_slips(n, padded, n / BATCH * BATCH, (double)all, (double)twice, (double)kept);
+    must(comm, padded % n != 0 && padded > n,
+         "padding: a sampler that pads scores more images than there are");
+    const double first = 0.01 * HOSTS * WORKERS;
+    printf("warm-up of 0.08 on %d hosts of %d workers: begins at %.3f instead of %.3f\n", HOSTS,
+           WORKERS, first / WORKERS, first / (HOSTS * WORKERS));
+    printf("a mean over 7 x 7 of 8 x 8 places reads %d of %d\n", 7 * 7, 8 * 8);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    free(row), free(right);
+}
+
+// ## 11.5 Data parallel or model parallel
+//
+// All of this is data parallelism: every rank has the whole net, and a part of the images; what
+// travels is the gradient, as many numbers as there are parameters, however many images there are.
+// Model parallelism is the other cut: every rank has all images, and a part of the net. If the net
+// is cut between two layers, what travels is what lies there, forward, and its gradient, backward:
+// so much an image, however many parameters there are. So a net with many parameters and small maps
+// asks for the one, a net with few and large maps for the other, and a large batch always for data
+// parallelism; a net that does not fit into a rank's memory leaves no choice. (Cut into layers, the
+// ranks also work one after the other, unless a batch is cut as well.)
+//
+// WideResNet: its 3 x 3 convolutions and the 1 x 1 ones beside them, from map to map:
+
+static void what_is_sent(void) {
+    static const struct { const char *after; int in, out, side; } blocks[] = {
+        { "the first block", 16, 160, 28 }, { "the second", 160, 160, 14 },
+        { "the third", 160, 320, 14 }, { "the fourth", 320, 320, 7 },
+        { "the fifth", 320, 640, 7 }, { "the sixth", 640, 640, 1 } };
+    enum { IMAGES = 32, BLOCKS = sizeof blocks / sizeof *blocks };
+    // the first convolution and its norm, and the last layer; then the blocks
+    double parameters = 9 * 16 + 2 * 16 + 641 * 10;
+    for (int i = 0; i < BLOCKS; ++i) {
+        const double in = blocks[i].in, out = blocks[i].out;
+        parameters += 9 * in * out + 9 * out * out + 4 * out + (in < out ? in * out : 0);
+    }
+    printf("\nWideResNet 160: %.0f parameters\n", parameters);
+    printf("data parallel    %.0f bytes a step of %d images a rank, as exact sums\n",
+           8 * parameters, IMAGES);
+    for (int i = 0; i < BLOCKS; ++i)
+        printf("model parallel   %.0f bytes, cut behind %s\n",
+               2.0 * 4 * blocks[i].out * blocks[i].side * blocks[i].side * IMAGES,
+               blocks[i].after);
+}
+
+int main(int argc, char **argv) {
+    settings s = { .data = "auto", .epochs = 0, .seed = 1 };
+    const option_desc options[] = {
+        DATA_OPTION(&s.data),
+        { "images", 'i', &s.images, "N   to train on; default all, --quick 1024" },
+        { "epochs", 'i', &s.epochs, "E   default 2, with --quick 1" },
+        { "seeds", UP_TO(MOST_SEEDS), &s.seeds, "N   runs of each number; default 5, --quick 1" },
+        SEED_OPTION(&s.seed),
+        { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_speed.png, with CSVs; default "
+                              "out/ch11, with --quick none" },
+        QUICK_OPTION(&s.quick),
+    };
+    dt_comm *comm = begin_program(argc, argv, "Large batches: speed, accuracy, batch norm, slips.",
+                                  options, sizeof options);
+    if (!s.png && !s.quick) s.png = "out/ch11";
+    if (s.png) check_output(comm, "%s_speed.png", s.png);
+    if (!s.seeds) s.seeds = s.quick ? 1 : 5;
+    if (!s.epochs) s.epochs = s.quick ? 1 : 2;
+    dt_dataset train, test, some, few;
+    load_data(comm, s.data, "ch11", &train, &test);
+    if (!s.images) s.images = s.quick ? 1024 : (int)train.count;
+    check(comm, dt_dataset_view(&some, &train, 0, (uint32_t)s.images));
+    check(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 1000 ? 1000 : test.count));
+    print_machine(comm, &some, 1);
+    static table t = { .batches = 0 };
+    t.seeds = s.seeds, t.epochs = s.epochs, t.train = &some, t.test = &few;
+    for (uint32_t batch = 32; batch <= (s.quick ? 512u : 8192u) && batch <= some.count; batch *= 4)
+        t.batch[t.batches++] = batch;
+    parts_change_nothing(comm, &some);
+    for (uint32_t batch = 1; batch <= (s.quick ? 256u : 4096u); batch *= 4) {
+        t.size[t.speeds] = batch, t.speed[t.speeds] = images_per_second(comm, &some, batch);
+        printf("batch %-6u %.0f images/s of computing time\n", batch, t.speed[t.speeds++]);
+    }
+    sweep(comm, &s, &some, &few, &t);
+    three_norms(comm, &s, &some, &few);
+    slips(comm, &some, &few, s.seed);
+    what_is_sent();
+    if (s.png) draw_accuracy(comm, &t, s.png), draw_speed(comm, &t, s.png);
+    return end_program(comm, &train, &test);
+}
+
+// ## Exercises
+//
+// 1. Predict: 60 000 images in batches of 8192 are how many steps an epoch? How far from where it
+//    began can a weight be after two epochs of plain SGD with lr 0.01, if its gradient is 0.1?
+// 2. Implement: a rate that follows the batch instead: begin with B = 32, and double B where the
+//    schedule would have halved the rate (Smith et al. 2018).
+// 3. Measure: from which B on does the linear rule lose to the square root's on your data?
