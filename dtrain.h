@@ -3917,8 +3917,8 @@ DT_API void dt_net_free(dt_net *net) {
    10x12x12. A new fusion is a class as in [S6.1] and a row of the table. */
 #ifdef DTI_IMPLEMENT
 
-/* A 2x2 max-pool behind a convolution: done while the convolution's outputs are still in registers
-   [E1.6], and with it the ReLU behind the pool. */
+/* A 2x2 max-pool behind a convolution [E1.6], and with it the ReLU behind the pool. Winograd's
+   kernels do them while the convolution's outputs are still in registers. */
 static void dti_conv_pooled_needs(dti_op *op) {
     dti_conv2d_needs(op);
     op->notes_bytes = dti_group_floats(op->out); /* the place of each maximum */
@@ -7240,23 +7240,43 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 
 /* ==== [E1] Lane kernels ====================================================
 
-   The same convolution, pooling and linear layer as [S5], made fast. Sixteen images stand side by side, so that a
-   kernel is plain arithmetic on vectors. Read E1.1 for the vector, E1.2 for the register tile and the loop nest that
-   all direct kernels share, and E1.8 for Winograd's algorithm, which multiplies less. */
+   The convolution, pooling and linear layer of [S5] once more, near the machine's peak. Sixteen images stand
+   side by side in memory, so one vector instruction does to sixteen images what a scalar one does to one
+   image. To read:
+
+     [E1.1]   the vector of sixteen images
+     [E1.2]   the tile of sums in registers: the loop in which every direct kernel spends its time
+     [E1.3]   convolution, forward and backward for data: what its tiles' rows, columns and steps are
+     [E1.4]   convolution, backward for weights
+     [E1.5]   max-pooling; [E1.6] behind a convolution, in one op; [E1.7] the linear layer
+     [E1.8]   Winograd's algorithm, which multiplies less: it has the 3x3 and 5x5 convolutions of stride 1
+              whose channels make it pay. It stands on E1.1
+     [E1.9]   what all of this takes for granted of the arithmetic
+     [E1.10]  images into lanes; [E1.11] integers for exact sums
+
+   So the direct kernels are left with other strides and kernels, tiny maps, first layers of few channels,
+   and nets that ask for them. They have one tile and one loop nest for all of these, and nothing that is
+   made for one size. */
 
 /* ==== [E1.1] Lanes ========================================================
-   Sixteen images stand side by side: activations are [C][H][W][16], and whatever the network does to one number of one
-   image, it does to sixteen. dti_v is the machine's own vector of DTI_W floats; a kernel goes over the sixteen lanes in
-   DTI_PARTS = 16/DTI_W passes, on AVX-512 in one. A lane never meets another one, except where a weight's gradient folds
-   its sixteen partial sums, so the width of the vector cannot change a result: what must be the same everywhere is
-   only the order of the additions in each element, and every kernel below states that order. */
+   Activations are [C][H][W][16]: a lane group, in which each number of the network stands sixteen times, one
+   for each image.
+
+       x[c][h][w]    | image 0 | image 1 | ...                                      | image 15 |    64 bytes
+       dti_v         |<----- AVX-512: one vector, DTI_W = 16, DTI_PARTS = 1 ------------------->|
+                     |<----- AVX: 8 --------->|<---------- a second part --------------------->|
+                     |<- SSE, NEON: 4 ->|
+
+   A lane never meets another one, except where a weight's gradient adds up its sixteen partial sums
+   (dti_fold). So the width of the vector cannot change a result: what must be the same everywhere is only
+   the order of the additions in each element, and every kernel below states that order. */
 #ifdef DTI_IMPLEMENT
 #if defined(__AVX512F__) || defined(__AVX__) || defined(__SSE2__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-#define DTI_L ((size_t)DT_LANES)                                            /* floats from one position to the next */
+#define DTI_L ((size_t)DT_LANES) /* floats from one position to the next */
 
 #if defined(__GNUC__)
 #define DTI_NOINLINE static __attribute__((noinline))
@@ -7289,7 +7309,7 @@ typedef float dti_v __attribute__((vector_size(64), may_alias));
 DTI_INLINE dti_v dti_fma(dti_v a, dti_v b, dti_v c) { return _mm512_fmadd_ps(a, b, c); }
 DTI_INLINE dti_v dti_splat(float a) { return _mm512_set1_ps(a); }
 DTI_INLINE dti_v dti_vsqrt(dti_v a) { return _mm512_sqrt_ps(a); }
-DTI_INLINE dti_v dti_vmax(dti_v a, dti_v b) { return _mm512_max_ps(b, a); }         /* b > a ? b : a, also for NaN and -0 */
+DTI_INLINE dti_v dti_vmax(dti_v a, dti_v b) { return _mm512_max_ps(b, a); } /* b > a ? b : a, NaN too */
 #elif defined(__AVX__)
 #define DTI_W 8
 #define DTI_REGISTERS 16
@@ -7316,21 +7336,27 @@ DTI_INLINE dti_v dti_vmax(dti_v a, dti_v b) { return vbslq_f32(vcgtq_f32(b, a), 
 DTI_INLINE dti_v dti_fma(dti_v a, dti_v b, dti_v c) { return a * b + c; }
 DTI_INLINE dti_v dti_vsqrt(dti_v a) { return (dti_v){ sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3]) }; }
 DTI_INLINE dti_v dti_vmax(dti_v a, dti_v b)
-{ return (dti_v){ b[0] > a[0] ? b[0] : a[0], b[1] > a[1] ? b[1] : a[1], b[2] > a[2] ? b[2] : a[2], b[3] > a[3] ? b[3] : a[3] }; }
+{
+    DTI_UNROLL for (int k = 0; k < 4; ++k) a[k] = b[k] > a[k] ? b[k] : a[k];
+    return a;
+}
 #endif
 #endif
 #define DTI_PARTS (16 / DTI_W)
 
-DTI_INLINE dti_v dti_load(const float *a) { return *(const dti_v *)(const void *)a; }      /* aligned to the vector */
+DTI_INLINE dti_v dti_load(const float *a) { return *(const dti_v *)(const void *)a; } /* aligned */
 DTI_INLINE void dti_store(float *a, dti_v v) { *(dti_v *)(void *)a = v; }
 
-/* Places of maxima: small integers kept in float vectors while they are compared, in bytes in memory, one per lane. */
+/* Places of maxima: small integers kept in float vectors while they are compared, in bytes in memory, one
+   per lane. */
 #if defined(__AVX512F__)
 DTI_INLINE dti_v dti_if_greater(dti_v a, dti_v b, dti_v yes, dti_v no)              /* a > b ? yes : no */
 { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), no, yes); }
-DTI_INLINE void dti_store_places(uint8_t *to, dti_v v) { _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v))); }
+DTI_INLINE void dti_store_places(uint8_t *to, dti_v v)
+{ _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v))); }
 typedef __m512i dti_places;
-DTI_INLINE dti_places dti_load_places(const uint8_t *from) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)); }
+DTI_INLINE dti_places dti_load_places(const uint8_t *from)
+{ return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)); }
 DTI_INLINE dti_v dti_if_place(dti_places a, int place, dti_v d)                     /* a == place ? d : 0 */
 { return _mm512_maskz_mov_ps(_mm512_cmpeq_epi32_mask(a, _mm512_set1_epi32(place)), d); }
 #elif defined(__GNUC__)
@@ -7339,10 +7365,14 @@ typedef uint8_t dti_bytes __attribute__((vector_size(DTI_W)));
 DTI_INLINE dti_v dti_if_greater(dti_v a, dti_v b, dti_v yes, dti_v no)
 { const dti_places m = a > b; return (dti_v)(((dti_places)yes & m) | ((dti_places)no & ~m)); }
 DTI_INLINE void dti_store_places(uint8_t *to, dti_v v)
-{ const dti_bytes b = __builtin_convertvector(__builtin_convertvector(v, dti_places), dti_bytes); memcpy(to, &b, sizeof b); }
+{
+    const dti_bytes b = __builtin_convertvector(__builtin_convertvector(v, dti_places), dti_bytes);
+    memcpy(to, &b, sizeof b);
+}
 DTI_INLINE dti_places dti_load_places(const uint8_t *from)
 { dti_bytes b; memcpy(&b, from, sizeof b); return __builtin_convertvector(b, dti_places); }
-DTI_INLINE dti_v dti_if_place(dti_places a, int place, dti_v d) { return (dti_v)((dti_places)d & (a == place)); }
+DTI_INLINE dti_v dti_if_place(dti_places a, int place, dti_v d)
+{ return (dti_v)((dti_places)d & (a == place)); }
 #else
 typedef int dti_places;
 DTI_INLINE dti_v dti_if_greater(dti_v a, dti_v b, dti_v yes, dti_v no) { return a > b ? yes : no; }
@@ -7362,14 +7392,14 @@ typedef int dti_four_places __attribute__((vector_size(16)));
 #endif
 #endif
 
-/* sums[r] = the sixteen lanes of row r of acc[rows][16], folded l + (l+8), + (l+4), + (l+2), + (l+1). Four rows at a time,
-   so that the last two steps, which would use half and a quarter of a vector, stay full. */
+/* sums[r] = the sixteen lanes of row r of acc[rows][16], folded l + (l+8), + (l+4), + (l+2), + (l+1). Four
+   rows at a time, so that the last two steps, which would use half and a quarter of a vector, stay full. */
 static void dti_fold(float *sums, const float *acc, int rows)
 {
     int r = 0;
 #if defined(__GNUC__)
     for (; r < rows && rows >= 4; r += 4) {
-        if (r + 4 > rows) r = rows - 4;                                     /* the last ones again, to the same bits */
+        if (r + 4 > rows) r = rows - 4; /* the last ones again, to the same bits */
         dti_four q[4];
         DTI_UNROLL for (int k = 0; k < 4; ++k) {
             const dti_four *a = (const dti_four *)(const void *)(acc + (size_t)(r + k) * DTI_L);
@@ -7387,302 +7417,6 @@ static void dti_fold(float *sums, const float *acc, int rows)
         for (int k = 0; k < 4; ++k) q[k] = (a[k] + a[k + 8]) + (a[k + 4] + a[k + 12]);
         sums[r] = (q[0] + q[2]) + (q[1] + q[3]);
     }
-}
-
-/* x[i] = sqrt(x[i]), a register at a time. */
-static void dti_sqrt_all(float *x, size_t n) {
-    size_t i = 0;
-    for (; i + DTI_W <= n; i += DTI_W) {
-        dti_v v;
-        memcpy(&v, x + i, sizeof v);
-        v = dti_vsqrt(v);
-        memcpy(x + i, &v, sizeof v);
-    }
-    for (; i < n; ++i) x[i] = sqrtf(x[i]);
-}
-#endif
-
-/* ==== [E1.2] Convolution forward ==========================================
-   All fast kernels, this one and those of [E1.3], [E1.4], [E1.6] and [E1.7], are one small loop. It
-   makes a tile of sums,
-
-       y[row][column] = start[row] + sum over steps k of w[k][row] * x[k][column],
-
-   where a column is a vector of 16 lanes and a row has one weight, the same for all lanes. The sums
-   stay in registers from the first step to the last. The tile that 32 registers have room for:
-
-                       x[k][0]  x[k][1]  x[k][2]       3 vectors loaded
-           w[k][0]     y[0][0]  y[0][1]  y[0][2]
-           w[k][1]     y[1][0]  y[1][1]  y[1][2]       24 sums, each 16 lanes wide: in one step
-             ...         ...      ...      ...         each takes one multiply-add
-           w[k][7]     y[7][0]  y[7][1]  y[7][2]
-       8 weights loaded, each repeated over the lanes
-
-   A core starts two multiply-adds and two loads in a cycle. 24 multiply-adds take 12 cycles; their
-   11 loads, and two that say where, take 6.5 and hide behind them. A sum can be added to again
-   after four cycles, so a tile of less than 8 sums would wait for itself. What the passes call a
-   row, a column and a step:
-
-       pass                         rows           columns              steps
-       forward                      out channels   output positions     in channels x taps
-       backward, data               in channels    input positions      out channels x taps
-       backward, weights, turned    out channels   taps x vectors       lanes x positions
-       backward, weights, lanewise  out channels   taps x in channels   rows x columns
-       linear layer                 outputs        lane groups          inputs
-
-   Tiles differ between machines. A sum's order is that of its steps, whatever the tile, and so the
-   same. */
-#ifdef DTI_IMPLEMENT
-/* P = (H + 2 pad - K)/S + 1, Q likewise from W. */
-
-enum { DTI_BLOCK = 16, DTI_WIDEST = 5 };    /* most rows and most columns of a tile */
-
-static int dti_least(int a, int b) { return a < b ? a : b; }
-static size_t dti_whole_lines(size_t floats) { return (floats + 15) & ~(size_t)15; }
-
-typedef struct dti_step { ptrdiff_t x, w; } dti_step;   /* how far into x and w, in floats */
-
-/* Plain: as above. Lanewise: a weight is a vector, a number for each lane. Pooled: the four columns
-   are the 2x2 window of a max-pool; the largest goes to y[0], its place to argmax. */
-enum { DTI_PLAIN, DTI_LANEWISE, DTI_POOLED };
-
-typedef struct dti_tile {
-    int kind, columns;
-    const float *x[DTI_WIDEST];     /* each column's first input */
-    float *y[DTI_WIDEST];           /* each column's sum in the first row of all, */
-    ptrdiff_t y_row, y_first;       /* floats from a row to the next, and to the tile's first row */
-    bool resume;                    /* go on from what y holds, or else from start[row] */
-    const float *start;
-    const float *w;                 /* the first row's weight; the others follow it, */
-    ptrdiff_t w_row;                /* lanewise, so many floats apart */
-    const dti_step *steps;          /* the sum goes `rounds` times through the list of steps, */
-    int n_steps, rounds;
-    ptrdiff_t x_round, w_round;     /* x and w moving on after each round */
-    uint8_t *argmax;                /* pooled, as is the next: */
-    bool relu;
-} dti_tile;
-
-/* The four numbers of a window, in row-major order -> the maximum and its place; of equal ones the first. With
-   ReLU a maximum that is not above zero gives zero, and the place 4: nothing of its gradient goes back. */
-DTI_INLINE void dti_tile_pool(const dti_v *a, bool relu, float *y, uint8_t *argmax)
-{
-    const dti_v up = dti_vmax(a[0], a[1]), down = dti_vmax(a[2], a[3]), most = dti_vmax(up, down);
-    const dti_v zero = dti_splat(0.0f);
-    dti_store(y, relu ? dti_vmax(most, zero) : most);
-#if defined(__AVX512BW__) && defined(__AVX512VL__) /* places as bytes at once: half of the work */
-    const __m128i up_at = _mm_maskz_mov_epi8(_mm512_cmp_ps_mask(a[1], a[0], _CMP_GT_OQ), _mm_set1_epi8(1));
-    const __m128i down_at = _mm_mask_mov_epi8(_mm_set1_epi8(2), _mm512_cmp_ps_mask(a[3], a[2], _CMP_GT_OQ),
-                                              _mm_set1_epi8(3));
-    __m128i at = _mm_mask_mov_epi8(up_at, _mm512_cmp_ps_mask(down, up, _CMP_GT_OQ), down_at);
-    if (relu) at = _mm_mask_mov_epi8(_mm_set1_epi8(4), _mm512_cmp_ps_mask(most, zero, _CMP_GT_OQ), at);
-    _mm_storeu_si128((__m128i *)(void *)argmax, at);
-#else
-    const dti_v up_at = dti_if_greater(a[1], a[0], dti_splat(1.0f), dti_splat(0.0f));
-    const dti_v down_at = dti_if_greater(a[3], a[2], dti_splat(3.0f), dti_splat(2.0f));
-    const dti_v at = dti_if_greater(down, up, down_at, up_at);
-    dti_store_places(argmax, relu ? dti_if_greater(most, zero, at, dti_splat(4.0f)) : at);
-#endif
-}
-
-/* ROWS, COLUMNS and KIND are constants at each call, so that sum[][] is registers. */
-DTI_INLINE void dti_tile_run(const int ROWS, const int COLUMNS, const int KIND, const dti_tile *a)
-{
-    const bool LANES = KIND == DTI_LANEWISE;
-    const dti_step *const end = a->steps + a->n_steps;
-    for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
-        const ptrdiff_t y = a->y_first + part;
-        dti_v sum[DTI_BLOCK][DTI_WIDEST];
-        DTI_UNROLL for (int r = 0; r < ROWS; ++r)
-            DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
-                if (a->resume) sum[r][c] = dti_load(a->y[c] + y + r * a->y_row);
-                else sum[r][c] = dti_splat(a->start[r]);
-        const float *w = a->w + (LANES ? part : 0);
-        ptrdiff_t x = part;
-        for (int round = a->rounds; round > 0; --round, x += a->x_round, w += a->w_round)
-            for (const dti_step *k = a->steps; k < end; ++k) {
-                const float *wk = w + k->w;
-                dti_v xs[DTI_WIDEST];
-                DTI_UNROLL for (int c = 0; c < COLUMNS; ++c) xs[c] = dti_load(a->x[c] + x + k->x);
-                DTI_UNROLL for (int r = 0; r < ROWS; ++r) {
-                    const dti_v ws = LANES ? dti_load(wk + r * a->w_row) : dti_splat(wk[r]);
-                    DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
-                        sum[r][c] = dti_fma(ws, xs[c], sum[r][c]);
-                }
-            }
-        DTI_UNROLL for (int r = 0; r < ROWS; ++r) {
-            const ptrdiff_t to = y + r * a->y_row;
-            if (KIND == DTI_POOLED) dti_tile_pool(sum[r], a->relu, a->y[0] + to, a->argmax + to);
-            else    /* not dti_store: in [E1.7] y is dw, which is not aligned to vectors */
-                DTI_UNROLL for (int c = 0; c < COLUMNS; ++c)
-                    memcpy(a->y[c] + to, &sum[r][c], sizeof(dti_v));
-        }
-    }
-}
-
-DTI_INLINE void dti_tile_columns(const int ROWS, const int MOST, const int KIND, const dti_tile *a)
-{
-    if (MOST >= 5 && a->columns == 5) dti_tile_run(ROWS, 5, KIND, a);
-    else if (MOST >= 4 && a->columns == 4) dti_tile_run(ROWS, 4, KIND, a);
-    else if (MOST >= 3 && a->columns == 3) dti_tile_run(ROWS, 3, KIND, a);
-    else if (MOST >= 2 && a->columns == 2) dti_tile_run(ROWS, 2, KIND, a);
-    else dti_tile_run(ROWS, 1, KIND, a);
-}
-
-/* The tiles there are; each is a function of its own, which keeps compilers fast. */
-DTI_NOINLINE void dti_plain_1(const dti_tile *a) { dti_tile_columns(1, 4, DTI_PLAIN, a); }
-DTI_NOINLINE void dti_plain_2(const dti_tile *a) { dti_tile_columns(2, 4, DTI_PLAIN, a); }
-DTI_NOINLINE void dti_lanewise_1(const dti_tile *a) { dti_tile_columns(1, 5, DTI_LANEWISE, a); }
-DTI_NOINLINE void dti_lanewise_2(const dti_tile *a) { dti_tile_columns(2, 5, DTI_LANEWISE, a); }
-DTI_NOINLINE void dti_pooled_1(const dti_tile *a) { dti_tile_run(1, 4, DTI_POOLED, a); }
-DTI_NOINLINE void dti_pooled_2(const dti_tile *a) { dti_tile_run(2, 4, DTI_POOLED, a); }
-#if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_plain_4(const dti_tile *a) { dti_tile_columns(4, 4, DTI_PLAIN, a); }
-DTI_NOINLINE void dti_plain_5(const dti_tile *a) { dti_tile_columns(5, 4, DTI_PLAIN, a); }
-DTI_NOINLINE void dti_plain_8(const dti_tile *a) { dti_tile_columns(8, 3, DTI_PLAIN, a); }
-DTI_NOINLINE void dti_plain_16(const dti_tile *a) { dti_tile_columns(16, 1, DTI_PLAIN, a); }
-DTI_NOINLINE void dti_lanewise_4(const dti_tile *a) { dti_tile_columns(4, 5, DTI_LANEWISE, a); }
-DTI_NOINLINE void dti_pooled_4(const dti_tile *a) { dti_tile_run(4, 4, DTI_POOLED, a); }
-DTI_NOINLINE void dti_pooled_5(const dti_tile *a) { dti_tile_run(5, 4, DTI_POOLED, a); }
-#else
-DTI_NOINLINE void dti_plain_4(const dti_tile *a) { dti_tile_columns(4, 3, DTI_PLAIN, a); }
-DTI_NOINLINE void dti_plain_8(const dti_tile *a) { dti_tile_columns(8, 1, DTI_PLAIN, a); }
-#endif
-
-/* What a kernel knows of its machine. Tiles: by kind, from many rows to one; all sums, a step's
-   columns and a weight must fit the registers, and of those that do, these were the fastest in
-   bench.c. Bytes: what a band of rows [E1.4] may bring to L1 and to L2. They are the same on every
-   machine, for where a band ends can be seen in a sum's last bit; 32 to 48 KiB of L1 and 1 to 2 MiB
-   of L2 are usual, half and twice these were slower. */
-static const struct dti_machine {
-    struct dti_shape { int rows, columns; void (*make)(const dti_tile *); } tile[3][6];
-    int l1_bytes, l2_bytes;
-} dti_machine = {
-#if DTI_REGISTERS == 32
-    { { { 16, 1, dti_plain_16 }, { 8, 3, dti_plain_8 }, { 5, 4, dti_plain_5 },
-        { 4, 4, dti_plain_4 }, { 2, 4, dti_plain_2 }, { 1, 4, dti_plain_1 } },
-      { { 4, 5, dti_lanewise_4 }, { 2, 5, dti_lanewise_2 }, { 1, 5, dti_lanewise_1 } },
-      { { 5, 4, dti_pooled_5 }, { 4, 4, dti_pooled_4 }, { 2, 4, dti_pooled_2 },
-        { 1, 4, dti_pooled_1 } } },
-#else
-    { { { 8, 1, dti_plain_8 }, { 4, 3, dti_plain_4 }, { 2, 3, dti_plain_2 },
-        { 1, 3, dti_plain_1 } },
-      { { 2, 5, dti_lanewise_2 }, { 1, 5, dti_lanewise_1 } },
-      { { 2, 4, dti_pooled_2 }, { 1, 4, dti_pooled_1 } } },
-#endif
-    32 * 1024, 512 * 1024
-};
-
-/* The tallest tile for so many rows and columns. Tiles of five are for five rows and ten, which
-   would else be eight and two; a rest of six or seven is better four and two. */
-static const struct dti_shape *dti_shape_of(int kind, int rows, int columns)
-{
-    const struct dti_shape *s = dti_machine.tile[kind];
-    const int most = rows == 10 ? 5 : rows;
-    while (s->rows > most || s->columns < columns || (s->rows == 5 && most != 5)) ++s;
-    return s;
-}
-
-/* All rows over the tile's columns. Plain weights stand in blocks of 16 rows, w_block floats apart.
-   */
-static void dti_tile_rows(dti_tile *a, int rows, const float *w, ptrdiff_t w_block,
-                          const float *start)
-{
-    static const float zeros[DTI_BLOCK] = { 0 };
-    for (int row = 0; row < rows; ) {
-        const int at = row % DTI_BLOCK, left = dti_least(rows - row, DTI_BLOCK - at);
-        const bool lanes = a->kind == DTI_LANEWISE;
-        const struct dti_shape *s = dti_shape_of(a->kind, left, a->columns);
-        a->w = w + (lanes ? row * a->w_row : row / DTI_BLOCK * w_block + at);
-        a->start = start ? start + row : zeros;
-        a->y_first = row * a->y_row;
-        s->make(a);
-        row += s->rows;
-    }
-}
-
-/* Columns of the next tile, of the n that are left: the most that tiles of so many rows have, but
-   not such that one remains alone. */
-static int dti_tile_take(int kind, int rows, int n)
-{
-    const int most = dti_shape_of(kind, dti_least(rows, DTI_BLOCK), 2)->columns;
-    return n <= most ? n : n >= 2 * most ? most : (n + 1) / 2;
-}
-
-/* One axis of a pass. Forward, output i reads with tap u of the kernel the input i*S - pad + u;
-   backward, where the outputs are dx, the input (i + pad - u)/S if that is whole. Taps that would
-   read outside of the map are left out, never multiplied by zero. Those that no output has are
-   dropped from the kernel: on a 1x1 map a padded 3x3 kernel is 1x1. */
-typedef struct dti_axis {
-    int outs, ins, K, S, pad;       /* K, pad: of what is left of the kernel */
-    int first;                      /* taps dropped before it */
-    int out_step, in_step;          /* from an output to the next with its taps; its input */
-    int tap_step, tap_in;           /* from an output's tap to its next one; its input */
-} dti_axis;
-
-static bool dti_tap_used(int in, int out, int u, int S, int pad)
-{
-    for (int i = 0; i < out; ++i)
-        if (i * S + u >= pad && i * S + u - pad < in) return true;
-    return false;
-}
-
-static dti_axis dti_axis_of(int in, int out, int K, int S, int pad, bool backward)
-{
-    int first = 0;
-    while (first < K && !dti_tap_used(in, out, first, S, pad)) ++first;
-    while (first < K && !dti_tap_used(in, out, K - 1, S, pad)) --K;
-    if (backward) return (dti_axis){ in, out, K - first, S, pad - first, first, S, 1, S, -1 };
-    return (dti_axis){ out, in, K - first, S, pad - first, first, 1, S, 1, 1 };
-}
-
-static dti_axis dti_rows_of(const dti_conv *c, bool backward)
-{
-    return dti_axis_of(c->H, c->P, c->K, c->S, c->pad, backward);
-}
-
-static dti_axis dti_columns_of(const dti_conv *c, bool backward)
-{
-    return dti_axis_of(c->W, c->Q, c->K, c->S, c->pad, backward);
-}
-
-/* `n` outputs, out_step apart, that have the same taps. The first reads the input `in` with the tap
-   `tap`. */
-typedef struct dti_run { int n, out, taps, tap, in; } dti_run;
-
-static dti_run dti_run_of_one(const dti_axis *a, int i)
-{
-    int tap = 0, in = i * a->S - a->pad;                /* the kernel's first tap and its input; */
-    int low = in < 0 ? -in : 0, high = dti_least(a->K, a->ins - in);
-    if (a->tap_in < 0) {                                /* backward, the first with the remainder */
-        tap = (i + a->pad) % a->S;
-        in = (i + a->pad) / a->S;
-        low = in >= a->ins ? in - a->ins + 1 : 0;
-        high = dti_least(in + 1, (a->K - tap + a->S - 1) / a->S);
-    }
-    if (low >= high) return (dti_run){ .n = 1, .out = i };
-    return (dti_run){ 1, i, high - low, tap + low * a->tap_step, in + low * a->tap_in };
-}
-
-/* The run after *r, or the first if that is { 0 }: its neighbours, or the first of the next of
-   out_step classes. */
-static bool dti_next_run(const dti_axis *a, dti_run *r)
-{
-    int i = r->out + r->n * a->out_step;
-    if (i >= a->outs) {
-        i = r->out % a->out_step + 1;
-        if (i >= a->out_step || i >= a->outs) return false;
-    }
-    *r = dti_run_of_one(a, i);
-    if (a->tap_in > 0 && r->taps == a->K) {             /* forward, all taps: while the last has */
-        r->n = (a->ins - a->K - r->in) / a->S + 1;
-        return true;
-    }
-    while ((i += a->out_step) < a->outs) {
-        const dti_run next = dti_run_of_one(a, i);
-        if (next.taps != r->taps || next.tap != r->tap) break;
-        ++r->n;
-    }
-    return true;
 }
 
 /* to[j][i] = from[i][j] for i < rows, j < columns, in blocks of 4x4, the last ones overlapping. */
@@ -7711,170 +7445,14 @@ static void dti_turn(float *to, ptrdiff_t to_row, const float *from, ptrdiff_t f
     }
     if (rows >= 4 && columns >= 4) return;
 #endif
-    for (ptrdiff_t i = 0; i < rows; ++i)
-        for (ptrdiff_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
+    if (rows > columns)                     /* the long loop inside */
+        for (ptrdiff_t j = 0; j < columns; ++j)
+            for (ptrdiff_t i = 0; i < rows; ++i) to[j * to_row + i] = from[i * from_row + j];
+    else
+        for (ptrdiff_t i = 0; i < rows; ++i)
+            for (ptrdiff_t j = 0; j < columns; ++j) to[j * to_row + i] = from[i * from_row + j];
 }
 
-/* Weights are packed [block of 16 outs][in][u][v][16]; behind a last block that is not full there
-   is room. */
-static size_t dti_packed_pass_floats(int outs, int ins, int K)
-{
-    const size_t blocks = (size_t)(outs + DTI_BLOCK - 1) / DTI_BLOCK;
-    return blocks * DTI_BLOCK * (size_t)ins * (size_t)K * (size_t)K;
-}
-
-DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c)
-{
-    return dti_packed_pass_floats(c->O, c->C, c->K) + dti_packed_pass_floats(c->C, c->O, c->K);
-}
-
-static void dti_pack_pass(const dti_conv *c, bool backward, const float *w, float *packed)
-{
-    const dti_axis rows = dti_rows_of(c, backward), columns = dti_columns_of(c, backward);
-    const ptrdiff_t O_step = (ptrdiff_t)c->C * c->K * c->K, C_step = (ptrdiff_t)c->K * c->K;
-    const ptrdiff_t out_step = backward ? C_step : O_step, in_step = backward ? O_step : C_step;
-    const int outs = backward ? c->C : c->O, ins = backward ? c->O : c->C;
-    const bool all = rows.K == c->K && columns.K == c->K;       /* no tap is dropped: they lie side by side */
-    const ptrdiff_t taps = C_step;
-    for (int o0 = 0; o0 < outs; o0 += DTI_BLOCK) {
-        const int block = dti_least(outs - o0, DTI_BLOCK);
-        if (all && !backward) {
-            dti_turn(packed, DTI_BLOCK, w + o0 * O_step, O_step, block, ins * taps);
-            packed += ins * taps * DTI_BLOCK;
-            continue;
-        }
-        for (int i = 0; i < ins; ++i) {
-            const float *from = w + i * in_step + o0 * out_step;
-            if (taps == 1 && backward) memcpy(packed, from, (size_t)block * sizeof *packed), packed += DTI_BLOCK;
-            else if (all) dti_turn(packed, DTI_BLOCK, from, out_step, block, taps), packed += taps * DTI_BLOCK;
-            else
-                for (int u = rows.first; u < rows.first + rows.K; ++u)
-                    for (int v = columns.first; v < columns.first + columns.K; ++v, packed += DTI_BLOCK)
-                        for (int o = 0; o < block; ++o) packed[o] = from[o * out_step + u * c->K + v];
-        }
-    }
-}
-
-/* Pack w[O][C][K][K] for dti_conv_forward, and behind it for dti_conv_backward_data; once a
-   training step. */
-DTI_LOCAL void dti_conv_pack(const dti_conv *c, const float *w, float *packed)
-{
-    dti_pack_pass(c, false, w, packed);
-    dti_pack_pass(c, true, w, packed + dti_packed_pass_floats(c->O, c->C, c->K));
-}
-
-enum { DTI_LIST = 32 };     /* steps in a list that covers several rounds */
-
-/* The list of one sum's taps; scratch of a pass begins with it. */
-static size_t dti_steps_floats(const dti_conv *c)
-{
-    const int most = c->K * c->K > DTI_LIST ? c->K * c->K : DTI_LIST;
-    return dti_whole_lines((size_t)most * sizeof(dti_step) / sizeof(float));
-}
-
-/* The end of a short list comes often, and a processor that did not foresee it has lost the time of
-   several steps: let it cover as many rounds as it can, if that is a divisor of all. */
-static void dti_tile_lengthen(dti_tile *a, dti_step *steps)
-{
-    const int n = a->n_steps;
-    int times = n > 0 ? DTI_LIST / n : 1;
-    while (times > 1 && a->rounds % times) --times;
-    if (times < 2) return;
-    a->n_steps *= times;
-    a->rounds /= times;
-    for (int k = n; k < a->n_steps; ++k)
-        steps[k] = (dti_step){ steps[k - n].x + a->x_round, steps[k - n].w + a->w_round };
-    a->x_round *= times;
-    a->w_round *= times;
-}
-
-/* A pass over a whole map: in [ins][rows][columns][16] -> out [outs][rows][columns][16]. The loops:
-     runs       outputs that have the same taps, one list: inside of the map, at each edge
-     places     as many of these as a tile has columns; their inputs, K rows of all channels, in L1
-     outs       all tiles of rows over these columns; the weights stream by from L2, or L3 if they
-                are many, in the order in which they are packed: 32 bytes in the 12 cycles of a step
-     ins, taps  the sum, in registers */
-static void dti_correlate(const dti_conv *g, bool backward, const float *in, const float *packed,
-                          const float *bias, float *out, float *scratch)
-{
-    const dti_axis rows = dti_rows_of(g, backward), columns = dti_columns_of(g, backward);
-    const int outs = backward ? g->C : g->O, ins = backward ? g->O : g->C;
-    const ptrdiff_t in_row = (ptrdiff_t)DT_LANES * columns.ins;
-    const ptrdiff_t out_row = (ptrdiff_t)DT_LANES * columns.outs;
-    dti_step *steps = (dti_step *)(void *)scratch;
-    const ptrdiff_t w_round = (ptrdiff_t)DTI_BLOCK * rows.K * columns.K;
-    dti_tile a = { .y_row = rows.outs * out_row, .steps = steps };
-    for (dti_run r = { 0 }; dti_next_run(&rows, &r); )
-    for (dti_run q = { 0 }; dti_next_run(&columns, &q); ) {
-        a.n_steps = 0;
-        for (int u = 0; u < r.taps; ++u)
-            for (int v = 0; v < q.taps; ++v) {
-                const ptrdiff_t row = r.tap + u * rows.tap_step, tap = q.tap + v * columns.tap_step;
-                steps[a.n_steps++] = (dti_step){ (u * in_row + v * DT_LANES) * rows.tap_in,
-                                                 (row * columns.K + tap) * DTI_BLOCK };
-            }
-        a.rounds = ins;
-        a.x_round = rows.ins * in_row;
-        a.w_round = w_round;
-        dti_tile_lengthen(&a, steps);
-        const int any = a.n_steps > 0;                  /* a place without taps reads nothing */
-        const ptrdiff_t right = any * columns.in_step * DT_LANES;
-        const ptrdiff_t y_right = columns.out_step * DT_LANES;
-        const ptrdiff_t down = any * rows.in_step * in_row - q.n * right;   /* to the next row */
-        const ptrdiff_t y_down = rows.out_step * out_row - q.n * y_right;
-        const float *x = in + r.in * in_row + q.in * DT_LANES;
-        float *y = out + r.out * out_row + q.out * DT_LANES;
-        for (int places = r.n * q.n, j = 0; places > 0; places -= a.columns) {
-            a.columns = dti_tile_take(DTI_PLAIN, outs, places);
-            for (int c = 0; c < a.columns; ++c, x += right, y += y_right) {
-                a.x[c] = x;
-                a.y[c] = y;
-                if (++j == q.n) j = 0, x += down, y += y_down;
-            }
-            dti_tile_rows(&a, outs, packed, ins * w_round, bias);
-        }
-    }
-}
-
-/* y[o,i,j] = b[o] + sum_{c,u,v} x[c,i*S+u-p,j*S+v-p] * w[o,c,u,v] for one lane group. x
-   [C][H][W][16], packed by dti_conv_pack, b (O) or NULL -> y [O][P][Q][16], overwritten, no alias.
-   2*O*P*Q*C*K*K*16 flop. */
-DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *packed,
-                                const float *b, float *y, float *scratch)
-{
-    dti_correlate(c, false, x, packed, b, y, scratch);
-}
-#endif
-
-/* ==== [E1.3] Convolution backward, data ====================================
-   y += x*w  =>  dx += w*dy: the pass of [E1.2] the other way round. The zeros that a textbook puts
-   around dy, and between its numbers where the stride is more than 1, are taps that an output does
-   not have. */
-#ifdef DTI_IMPLEMENT
-/* dx[c,r,s] = sum_{o,u,v} dy[o,(r+p-u)/S,(s+p-v)/S] * w[o,c,u,v]; dx [C][H][W][16], overwritten, no
-   alias. */
-DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed,
-                                      float *dx, float *scratch)
-{
-    packed += dti_packed_pass_floats(c->O, c->C, c->K);
-    dti_correlate(c, true, dy, packed, NULL, dx, scratch);
-}
-#endif
-
-/* ==== [E1.4] Convolution backward, weights =================================
-   dw[o,c,u,v] = sum over positions and lanes of x * dy. Both factors are vectors over the lanes,
-   and a weight wants one number. There are two ways to it, chosen by the input channels.
-
-   Turned, from 12 channels on: x is transposed, 16 channels x 16 lanes at each position, so that a
-   vector holds 16 input channels of one lane, and dy's numbers are the tile's weights. The lanes
-   are then part of the sum as the positions are. Lanewise, for first layers, which have few
-   channels: dy's vectors are the weights, each sum is a vector of sixteen partial sums, one a lane,
-   and they are folded at the end (dti_fold).
-
-   Either way a tile's columns are neighbouring taps of a kernel row, over all positions that have
-   them: those inside of the map, then each edge. Order of a sum: bands of rows; runs of columns
-   with the same taps; turned, lanes; positions in row-major order. */
-#ifdef DTI_IMPLEMENT
 #if DTI_W == 16
 /* 16 x 16. A vector a[4*q + k] takes the quarter q of the rows k, k+4, k+8, k+12, straight from
    memory; in each lane of four numbers, vectors k = 0 to 3 are then a 4x4 square to turn. */
@@ -7907,43 +7485,414 @@ static void dti_turn_square(float *to, ptrdiff_t to_row, const float *from, ptrd
 }
 #endif
 
-/* Floats from lane to lane of n turned positions: an odd number of cache lines, because a power of
-   two would put all sixteen lanes into the same few places of L1. */
-static ptrdiff_t dti_lane_floats(ptrdiff_t n) { return (n | 1) * DTI_BLOCK; }
+/* x[i] = sqrt(x[i]), a register at a time. */
+static void dti_sqrt_all(float *x, size_t n) {
+    size_t i = 0;
+    for (; i + DTI_W <= n; i += DTI_W) {
+        dti_v v;
+        memcpy(&v, x + i, sizeof v);
+        v = dti_vsqrt(v);
+        memcpy(x + i, &v, sizeof v);
+    }
+    for (; i < n; ++i) x[i] = sqrtf(x[i]);
+}
+#endif
 
-/* from [channels][..][16], of it n positions -> to [block of 16 channels][16 lanes][n][16
-   channels]. */
-static void dti_turn_positions(float *to, const float *from, ptrdiff_t channel, int channels,
-                               ptrdiff_t n)
+/* ==== [E1.2] The register tile ============================================
+   Nearly all of the direct kernels' time passes in one small loop, which makes a tile of sums:
+
+       y[row][column] = start[row] + sum over steps k of w[k][row] * x[k][column]
+
+   A column is a vector of lanes, a row has one weight for all of them. The sums stay in registers from the
+   first step to the last. With 32 registers the tile is 8 x 3:
+
+                       x[k][0]  x[k][1]  x[k][2]       3 vectors loaded
+           w[k][0]     y[0][0]  y[0][1]  y[0][2]
+           w[k][1]     y[1][0]  y[1][1]  y[1][2]       24 sums: in one step each takes one multiply-add
+             ...         ...      ...      ...
+           w[k][7]     y[7][0]  y[7][1]  y[7][2]
+       8 weights loaded, each repeated over the lanes
+
+   Why this shape: a core starts two multiply-adds and two loads in a cycle. One sum alone would load two
+   numbers for each multiply-add, and wait four cycles for the sum before. 24 multiply-adds take 12 cycles;
+   their 11 loads, and two that say where the step's numbers are, take 6.5 and hide behind them. Where there
+   is a single column, the tile is 16 x 1. What the passes call a row, a column and a step:
+
+       pass                         rows           columns               steps
+       forward                      out channels   output positions      in channels x taps
+       backward, data               in channels    input positions       out channels x taps
+       backward, weights, turned    out channels   taps x vectors        lanes x positions
+       backward, weights, lanewise  out channels   taps x in channels    positions
+       linear layer                 outputs        lane groups           inputs
+
+   Tiles differ between machines. A sum takes its steps in the same order in each, and so has the same bits.
+   */
+#ifdef DTI_IMPLEMENT
+enum { DTI_BLOCK = 16, DTI_TILE_COLUMNS = 3 };   /* most rows, and most columns, of a tile */
+
+static int dti_least(int a, int b) { return a < b ? a : b; }
+static size_t dti_whole_lines(size_t floats) { return (floats + 15) & ~(size_t)15; }
+
+typedef struct dti_step { ptrdiff_t x, w; } dti_step;   /* how far into x and w, in floats */
+
+typedef struct dti_tile {
+    int rows, columns;              /* rows: of those that the tile has room for, so many are stored */
+    const float *x[DTI_TILE_COLUMNS];    /* each column's first input */
+    float *y[DTI_TILE_COLUMNS];          /* each column's sum in the first row of all, */
+    ptrdiff_t y_row, y_first;       /* floats from a row to the next, and to the tile's first row */
+    bool resume;                    /* go on from what y holds; else from start[row], or zero if NULL */
+    const float *start;
+    bool lanewise;                  /* a weight is a vector, a number for each lane */
+    const float *w;                 /* the first row's weight; the others follow it, */
+    ptrdiff_t w_row;                /* lanewise so many floats apart */
+    const dti_step *steps;          /* the sum goes `rounds` times through the list of steps, */
+    int n_steps, rounds;
+    ptrdiff_t x_round, w_round;     /* x and w moving on after each round */
+} dti_tile;
+
+/* ROWS, COLUMNS and LANEWISE are constants at each call, so that the loops over rows and columns are
+   unrolled and sum[][] is registers. A row beyond the last is computed with the others, from any weight, and
+   not stored. */
+DTI_INLINE void dti_tile_run(const int ROWS, const int COLUMNS, const bool LANEWISE, const dti_tile *a)
 {
-    const ptrdiff_t lane = dti_lane_floats(n);
-    for (; channels > 0; channels -= DTI_BLOCK) {
-        const bool full = channels >= DTI_BLOCK;
-        if (!full) memset(to, 0, (size_t)(DT_LANES * lane) * sizeof *to);
-        for (ptrdiff_t k = 0; k < n; ++k) {
-            float *turned = to + k * DTI_BLOCK;
-            if (full) dti_turn_square(turned, lane, from + k * DT_LANES, channel);
-            else dti_turn(turned, lane, from + k * DT_LANES, channel, channels, DT_LANES);
-        }
-        from += DTI_BLOCK * channel;
-        to += DT_LANES * lane;
+    const dti_step *const end = a->steps + a->n_steps;
+    ptrdiff_t w_at[DTI_BLOCK];
+    DTI_UNROLL for (int r = 0; r < ROWS; ++r) w_at[r] = LANEWISE ? (r < a->rows ? r : 0) * a->w_row : r;
+    for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
+        const ptrdiff_t first = a->y_first + part;
+        dti_v sum[DTI_BLOCK][DTI_TILE_COLUMNS];
+        DTI_UNROLL for (int r = 0; r < ROWS; ++r)
+            DTI_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+                const bool resume = a->resume && r < a->rows, start = a->start && r < a->rows;
+                if (resume) sum[r][c] = dti_load(a->y[c] + first + r * a->y_row);
+                else sum[r][c] = dti_splat(start ? a->start[r] : 0.0f);
+            }
+        const float *w = a->w + (LANEWISE ? part : 0);
+        ptrdiff_t x = part;
+        for (int round = a->rounds; round > 0; --round, x += a->x_round, w += a->w_round)
+            for (const dti_step *k = a->steps; k < end; ++k) {
+                dti_v xs[DTI_TILE_COLUMNS];
+                DTI_UNROLL for (int c = 0; c < COLUMNS; ++c) xs[c] = dti_load(a->x[c] + x + k->x);
+                DTI_UNROLL for (int r = 0; r < ROWS; ++r) {
+                    const float *wr = w + k->w + w_at[r];
+                    const dti_v ws = LANEWISE ? dti_load(wr) : dti_splat(*wr);
+                    DTI_UNROLL for (int c = 0; c < COLUMNS; ++c) sum[r][c] = dti_fma(ws, xs[c], sum[r][c]);
+                }
+            }
+        DTI_UNROLL for (int r = 0; r < ROWS; ++r)
+            DTI_UNROLL for (int c = 0; c < COLUMNS; ++c) /* not dti_store: in [E1.7] y is dw, not aligned */
+                if (r < a->rows) memcpy(a->y[c] + first + r * a->y_row, &sum[r][c], sizeof(dti_v));
     }
 }
 
-/* db[o] = sum of channel o of dy, n positions: per lane in eight chains, position k in chain k mod
-   8, folded k + (k+4), + (k+2), + (k+1); the lanes then by dti_fold. */
+/* The tiles; each is a function of its own, which keeps compilers fast. */
+#if DTI_REGISTERS == 32
+enum { DTI_ROWS = 8 };
+#else
+enum { DTI_ROWS = 4 };
+#endif
+DTI_NOINLINE void dti_tile_1(const dti_tile *a) { dti_tile_run(2 * DTI_ROWS, 1, false, a); }
+DTI_NOINLINE void dti_tile_2(const dti_tile *a) { dti_tile_run(DTI_ROWS, 2, false, a); }
+DTI_NOINLINE void dti_tile_3(const dti_tile *a) { dti_tile_run(DTI_ROWS, 3, false, a); }
+DTI_NOINLINE void dti_tile_3_low(const dti_tile *a) { dti_tile_run(DTI_ROWS / 2, 3, false, a); }
+DTI_NOINLINE void dti_lanewise_1(const dti_tile *a) { dti_tile_run(4, 1, true, a); }
+DTI_NOINLINE void dti_lanewise_2(const dti_tile *a) { dti_tile_run(4, 2, true, a); }
+DTI_NOINLINE void dti_lanewise_3(const dti_tile *a) { dti_tile_run(4, 3, true, a); }
+
+/* What a kernel knows of its machine. */
+static const struct dti_machine {
+    /* By columns, 1 to 3; low: for three columns and few rows. All sums, a step's columns and a weight must
+       fit the registers; of the tiles that do, these were the fastest in bench.c. */
+    struct dti_shape { int rows; void (*make)(const dti_tile *); } plain[3], low, lanewise[3];
+    /* What a band of rows [E1.4] may bring to L1 and to L2, in bytes. The same on every machine, for where a
+       band ends can be seen in a sum's last bit; 32 to 48 KiB of L1 and 1 to 2 MiB of L2 are usual, and half
+       and twice these were slower. */
+    int l1_bytes, l2_bytes;
+} dti_machine = {
+    .plain = { { 2 * DTI_ROWS, dti_tile_1 }, { DTI_ROWS, dti_tile_2 }, { DTI_ROWS, dti_tile_3 } },
+    .low = { DTI_ROWS / 2, dti_tile_3_low },
+    .lanewise = { { 4, dti_lanewise_1 }, { 4, dti_lanewise_2 }, { 4, dti_lanewise_3 } },
+    .l1_bytes = 32 * 1024, .l2_bytes = 512 * 1024
+};
+
+static const struct dti_shape *dti_shape_of(const dti_tile *a, int rows)
+{
+    if (a->lanewise) return &dti_machine.lanewise[a->columns - 1];
+    if (a->columns == 3 && rows <= dti_machine.low.rows) return &dti_machine.low;
+    return &dti_machine.plain[a->columns - 1];
+}
+
+/* Columns of the next tile, of the n that are left: not such that one remains alone. */
+static int dti_tile_take(int n) { return n == 4 ? 2 : dti_least(n, DTI_TILE_COLUMNS); }
+
+/* All rows over the tile's columns. Weights, if not lanewise, stand in blocks of 16 rows, w_block floats
+   apart. */
+static void dti_tile_rows(dti_tile *a, int rows, const float *w, ptrdiff_t w_block, const float *start)
+{
+    for (int row = 0; row < rows; row += a->rows) {
+        const struct dti_shape *s = dti_shape_of(a, rows - row);
+        a->rows = dti_least(s->rows, rows - row);
+        a->w = w + (a->lanewise ? row * a->w_row : row / DTI_BLOCK * w_block + row % DTI_BLOCK);
+        a->start = start ? start + row : NULL;
+        a->y_first = row * a->y_row;
+        s->make(a);
+    }
+}
+#endif
+
+/* ==== [E1.3] Convolution, forward and backward for data ===================
+   y += x*w  =>  dx += w*dy: both passes read one map through a window of taps and write another, and both are
+   dti_correlate, below. Forward, output i reads with tap u the input i*S + u - pad. Backward, the place r of
+   dx has shares from the outputs (r + pad - u)/S, where that is whole.
+
+   Not every output has all taps: at an edge some would read padding, which is zero, and backward at stride S
+   a place has only every S-th tap. A textbook puts zeros there and multiplies them. Here outputs that have
+   the same taps are a run, and each run goes through a list of the taps that it has. A row of six, K = 3,
+   pad = 1, forward:
+
+       x             0 | a  b  c  d  e  f | 0
+       taps of y[0]  -   1  2                       run 1: y[0], two taps
+       taps of y[1]      0  1  2                    run 2: y[1] to y[4], three taps
+       taps of y[5]                  0  1   -       run 3: y[5], two taps
+
+   Rows have runs and columns have runs; a map's corners, edges and middle are the pairs of them. Taps that
+   no output has are dropped from the kernel: on a 1x1 map a padded 3x3 kernel is 1x1, a ninth of the weights
+   and of the work. */
+#ifdef DTI_IMPLEMENT
+/* One axis of a pass. */
+typedef struct dti_axis {
+    int outs, ins, S, pad;
+    int first, taps;                /* of the kernel's taps these are used */
+    bool backward;
+} dti_axis;
+
+/* The input that output i reads with tap u, or -1. */
+static int dti_axis_in(const dti_axis *a, int i, int u)
+{
+    const int at = a->backward ? i + a->pad - u : i * a->S + u - a->pad;
+    if (at < 0 || (a->backward && at % a->S != 0)) return -1;
+    const int in = a->backward ? at / a->S : at;
+    return in < a->ins ? in : -1;
+}
+
+/* `n` outputs, `step` apart, that have the same taps. The first output reads the input `in` with tap `tap`.
+   */
+typedef struct dti_run { int n, step, out, taps, tap, in; } dti_run;
+
+static dti_run dti_run_of_one(const dti_axis *a, int i)
+{
+    dti_run r = { .n = 1, .step = a->backward ? a->S : 1, .out = i };
+    for (int u = a->first + a->taps; u-- > a->first;) {
+        const int in = dti_axis_in(a, i, u);
+        if (in >= 0) r.tap = u, r.in = in, ++r.taps;
+    }
+    return r;
+}
+
+/* The run after *r, or the first if that is { 0 }. Outputs that have not the same remainder by step have no
+   tap in common: the runs go through one remainder after the other. */
+static bool dti_next_run(const dti_axis *a, dti_run *r)
+{
+    int i = r->out + r->n * r->step;
+    if (i >= a->outs) {
+        i = r->out % r->step + 1;
+        if (i >= r->step || i >= a->outs) return false;
+    }
+    *r = dti_run_of_one(a, i);
+    while ((i += r->step) < a->outs) {
+        const dti_run next = dti_run_of_one(a, i);
+        if (next.taps != r->taps || next.tap != r->tap) break;
+        ++r->n;
+    }
+    return true;
+}
+
+static dti_axis dti_axis_of(int in, int out, const dti_conv *c, bool backward)
+{
+    const dti_axis whole = { out, in, c->S, c->pad, 0, c->K, false };
+    int first = c->K, end = 0;
+    for (int i = 0; i < out; ++i) {
+        const dti_run r = dti_run_of_one(&whole, i);
+        if (r.taps == 0) continue;
+        first = dti_least(first, r.tap);
+        end = r.tap + r.taps > end ? r.tap + r.taps : end;
+    }
+    const int taps = end > first ? end - first : 0;
+    if (backward) return (dti_axis){ in, out, c->S, c->pad, first, taps, true };
+    return (dti_axis){ out, in, c->S, c->pad, first, taps, false };
+}
+
+static dti_axis dti_rows_of(const dti_conv *c, bool back) { return dti_axis_of(c->H, c->P, c, back); }
+static dti_axis dti_columns_of(const dti_conv *c, bool back) { return dti_axis_of(c->W, c->Q, c, back); }
+
+/* Weights are packed once a training step, in the order in which tiles read them: [block of 16
+   outs][in][u][v][16], the taps that are used; behind a last block that is not full there is room. */
+static size_t dti_packed_pass_floats(int outs, int ins, int K)
+{
+    const size_t blocks = (size_t)(outs + DTI_BLOCK - 1) / DTI_BLOCK;
+    return blocks * DTI_BLOCK * (size_t)ins * (size_t)K * (size_t)K;
+}
+
+DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c)
+{
+    return dti_packed_pass_floats(c->O, c->C, c->K) + dti_packed_pass_floats(c->C, c->O, c->K);
+}
+
+static void dti_pack_pass(const dti_conv *c, bool backward, const float *w, float *packed)
+{
+    const dti_axis rows = dti_rows_of(c, backward), columns = dti_columns_of(c, backward);
+    const ptrdiff_t KK = (ptrdiff_t)c->K * c->K, filter = c->C * KK;
+    const ptrdiff_t out_step = backward ? KK : filter, in_step = backward ? filter : KK;
+    const int outs = backward ? c->C : c->O;
+    int ins = backward ? c->O : c->C, lines = rows.taps;
+    ptrdiff_t across = columns.taps;                    /* taps of a line lie side by side in w; */
+    if (rows.taps * columns.taps == KK) lines = 1, across = KK;     /* if none is dropped, all do, */
+    if (across == KK && !backward) across *= ins, ins = 1;          /* and forward those of all inputs */
+    for (int o = 0; o < outs; o += DTI_BLOCK)
+        for (int i = 0; i < ins; ++i)
+            for (int u = 0; u < lines; ++u, packed += across * DTI_BLOCK) {
+                const float *from = w + o * out_step + i * in_step + (rows.first + u) * c->K + columns.first;
+                const int block = dti_least(outs - o, DTI_BLOCK);
+                if (across == 1 && out_step == 1) memcpy(packed, from, (size_t)block * sizeof *packed);
+                else dti_turn(packed, DTI_BLOCK, from, out_step, block, across);
+            }
+}
+
+/* w[O][C][K][K] -> packed for dti_conv_forward, and behind it for dti_conv_backward_data. */
+DTI_LOCAL void dti_conv_pack(const dti_conv *c, const float *w, float *packed)
+{
+    dti_pack_pass(c, false, w, packed);
+    dti_pack_pass(c, true, w, packed + dti_packed_pass_floats(c->O, c->C, c->K));
+}
+
+/* A list of steps covers several rounds if it is short: its end comes often, and a processor that did not
+   foresee the end has lost the time of several steps. The rounds must be a multiple. */
+enum { DTI_LIST = 32 };
+
+static int dti_rounds_a_list(int taps, int rounds)
+{
+    int times = taps > 0 ? DTI_LIST / taps : 1;
+    while (times > 1 && rounds % times) --times;
+    return times > 1 ? times : 1;
+}
+
+/* The list of one sum's taps; scratch of a pass begins with it. */
+static size_t dti_steps_floats(const dti_conv *c)
+{
+    const int most = c->K * c->K > DTI_LIST ? c->K * c->K : DTI_LIST;
+    return dti_whole_lines((size_t)most * sizeof(dti_step) / sizeof(float));
+}
+
+/* in [ins][rows][columns][16] -> out [outs][rows][columns][16], a whole map of one lane group. The loops:
+     runs       outputs that have the same taps, one list: inside of the map, at each edge
+     places     as many of these as a tile has columns; their inputs, some rows of all channels, stay in L1
+     outs       all tiles of rows over these columns; the weights stream by from L2, or L3 if they are many
+     ins, taps  the sum, in registers */
+static void dti_correlate(const dti_conv *g, bool backward, const float *in, const float *packed,
+                          const float *bias, float *out, float *scratch)
+{
+    const dti_axis rows = dti_rows_of(g, backward), columns = dti_columns_of(g, backward);
+    const int outs = backward ? g->C : g->O, ins = backward ? g->O : g->C, sign = backward ? -1 : 1;
+    const int tap_step = backward ? g->S : 1, in_step = backward ? 1 : g->S;
+    const ptrdiff_t in_row = (ptrdiff_t)DT_LANES * columns.ins, out_row = (ptrdiff_t)DT_LANES * columns.outs;
+    const ptrdiff_t in_map = rows.ins * in_row, w_in = (ptrdiff_t)DTI_BLOCK * rows.taps * columns.taps;
+    dti_step *steps = (dti_step *)(void *)scratch;
+    dti_tile a = { .y_row = rows.outs * out_row, .steps = steps };
+    for (dti_run r = { 0 }; dti_next_run(&rows, &r); )
+    for (dti_run q = { 0 }; dti_next_run(&columns, &q); ) {
+        const int times = dti_rounds_a_list(r.taps * q.taps, ins);
+        const int row = r.tap - rows.first, column = q.tap - columns.first;     /* the run's first tap */
+        a.n_steps = 0;
+        for (int i = 0; i < times; ++i)
+            for (int u = 0; u < r.taps; ++u)
+                for (int v = 0; v < q.taps; ++v) {
+                    const ptrdiff_t tap = (row + u * tap_step) * columns.taps + column + v * tap_step;
+                    const ptrdiff_t from = sign * (u * in_row + v * DT_LANES);
+                    steps[a.n_steps++] = (dti_step){ i * in_map + from, i * w_in + tap * DTI_BLOCK };
+                }
+        a.rounds = ins / times;
+        a.x_round = times * in_map;
+        a.w_round = times * w_in;
+        for (int places = r.n * q.n, k = 0; k < places; k += a.columns) {
+            a.columns = dti_tile_take(places - k);
+            for (int c = 0; c < a.columns; ++c) {
+                const int i = (k + c) / q.n, j = (k + c) % q.n;
+                a.x[c] = in + (r.in + i * in_step) * in_row + (q.in + j * in_step) * DT_LANES;
+                a.y[c] = out + (r.out + i * r.step) * out_row + (q.out + j * q.step) * DT_LANES;
+                if (a.n_steps == 0) a.x[c] = in;            /* a place without taps reads nothing */
+            }
+            dti_tile_rows(&a, outs, packed, ins * w_in, bias);
+        }
+    }
+}
+
+/* y[o,i,j] = b[o] + sum_{c,u,v} x[c,i*S+u-p,j*S+v-p] * w[o,c,u,v] for one lane group. x [C][H][W][16],
+   packed by dti_conv_pack, b (O) or NULL -> y [O][P][Q][16], overwritten, no alias. 2*O*P*Q*C*K*K*16 flop.
+   */
+DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *packed, const float *b,
+                                float *y, float *scratch)
+{
+    dti_correlate(c, false, x, packed, b, y, scratch);
+}
+
+/* dx[c,r,s] = sum_{o,u,v} dy[o,(r+p-u)/S,(s+p-v)/S] * w[o,c,u,v]; dx [C][H][W][16], overwritten, no alias. */
+DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed, float *dx,
+                                      float *scratch)
+{
+    dti_correlate(c, true, dy, packed + dti_packed_pass_floats(c->O, c->C, c->K), NULL, dx, scratch);
+}
+#endif
+
+/* ==== [E1.4] Convolution, backward for weights =============================
+   dw[o,c,u,v] = sum over positions and lanes of x * dy. Both factors are vectors over the lanes, and a
+   weight wants one number. There are two ways to it, chosen by the number of input channels:
+
+     turned     from 12 channels on. x and dy are transposed, 16 channels for 16 lanes at each position:
+
+                      16 lanes                  16 channels
+                   +-----------+               +-----------+      x: a vector is 16 input channels of one lane
+        16 channels|           |  turned  lanes|           |      dy: 16 output channels, the tile's weights
+                   +-----------+               +-----------+
+
+                Lanes are then steps of the sum, as positions are, and every lane of a register has work.
+     lanewise   for first layers, whose one or three channels would leave those vectors all but empty. dy's
+                vectors are the weights, each sum is a vector of sixteen partial sums, folded at the end.
+
+   Either way a tile's columns are neighbouring taps of a kernel row over all positions that have them, a run
+   as in [E1.3]. The order of a sum: bands of output rows; runs of columns; turned, lanes; positions in
+   row-major order. A band is as many rows as stay in L2, lanewise in L1, while all taps go over them. Begin
+   with dti_conv_backward_weights, at the end, then dti_weights_band. */
+#ifdef DTI_IMPLEMENT
+/* Floats from lane to lane of n turned positions: an odd number of cache lines, because a power of two would
+   put all sixteen lanes into the same few places of L1. */
+static ptrdiff_t dti_lane_floats(ptrdiff_t n) { return (n | 1) * DTI_BLOCK; }
+
+/* from [channels][..][16], of it n positions -> to [block of 16 channels][16 lanes][n][16 channels];
+   channels that there are not are zero. */
+static void dti_turn_positions(float *to, const float *from, ptrdiff_t channel, int channels, ptrdiff_t n)
+{
+    const ptrdiff_t lane = dti_lane_floats(n);
+    for (; channels > 0; channels -= DTI_BLOCK, from += DTI_BLOCK * channel, to += DT_LANES * lane) {
+        if (channels < DTI_BLOCK) memset(to, 0, (size_t)(DT_LANES * lane) * sizeof *to);
+        for (ptrdiff_t k = 0; k < n; ++k)
+            if (channels < DTI_BLOCK)
+                dti_turn(to + k * DTI_BLOCK, lane, from + k * DT_LANES, channel, channels, DT_LANES);
+            else dti_turn_square(to + k * DTI_BLOCK, lane, from + k * DT_LANES, channel);
+    }
+}
+
+/* db[o] = sum of channel o of dy, n positions: per lane in eight chains, position k in chain k mod 8, folded
+   k + (k+4), + (k+2), + (k+1); the lanes then by dti_fold. */
 static void dti_bias_gradient(float *db, const float *dy, int channels, ptrdiff_t n)
 {
     for (int o = 0; o < channels; ++o, dy += n * DT_LANES) {
         float lanes[DT_LANES];
         for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
-            const float *d = dy + part;
-            ptrdiff_t left = n;
             dti_v s[8];
             DTI_UNROLL for (int k = 0; k < 8; ++k) s[k] = dti_splat(0.0f);
-            for (; left >= 8; left -= 8, d += 8 * DT_LANES)
-                DTI_UNROLL for (int k = 0; k < 8; ++k) s[k] += dti_load(d + k * DT_LANES);
-            DTI_UNROLL for (int k = 0; k < 8; ++k) if (k < left) s[k] += dti_load(d + k * DT_LANES);
+            for (ptrdiff_t at = 0; at < n; at += 8)
+                DTI_UNROLL for (int k = 0; k < 8; ++k)
+                    if (at + k < n) s[k] += dti_load(dy + (at + k) * DT_LANES + part);
             s[0] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
             memcpy(lanes + part, &s[0], sizeof s[0]);
         }
@@ -7951,80 +7900,38 @@ static void dti_bias_gradient(float *db, const float *dy, int channels, ptrdiff_
     }
 }
 
-/* Undo a 2x2 pooling for the rows from .. to-1 of dy, `from` even: each value goes back to where
-   its maximum was, all else is zero. */
-static void dti_unpool(int channels, int P, int Q, int from, int to, const float *pooled,
-                       const uint8_t *argmax, float *dy, ptrdiff_t dy_channel)
+static size_t dti_padded_floats(const dti_conv *c)
 {
-    const ptrdiff_t row = (ptrdiff_t)DT_LANES * Q, pooled_row = (ptrdiff_t)DT_LANES * (Q / 2);
-    const size_t odd_column = (size_t)(row - 2 * pooled_row) * sizeof *dy;
-    for (int o = 0; o < channels; ++o)
-        for (int i = from; i < to; i += 2) {
-            float *up = dy + o * dy_channel + (i - from) * row, *down = up + row;
-            const ptrdiff_t at = ((ptrdiff_t)o * (P / 2) + i / 2) * pooled_row;
-            if (i + 1 == P) {                           /* an odd last row belongs to no window */
-                memset(up, 0, (size_t)row * sizeof *up);
-                break;
-            }
-            for (ptrdiff_t k = 0; k < pooled_row; k += DTI_W) {
-                const dti_v d = dti_load(pooled + at + k);
-                const dti_places place = dti_load_places(argmax + at + k);
-                const ptrdiff_t left = k / DT_LANES * 2 * DT_LANES + k % DT_LANES;
-                const ptrdiff_t right = left + DT_LANES;
-                dti_store(up + left, dti_if_place(place, 0, d));
-                dti_store(up + right, dti_if_place(place, 1, d));
-                dti_store(down + left, dti_if_place(place, 2, d));
-                dti_store(down + right, dti_if_place(place, 3, d));
-            }
-            memset(up + 2 * pooled_row, 0, odd_column);
-            memset(down + 2 * pooled_row, 0, odd_column);
-        }
+    return (size_t)c->C * (size_t)(c->H + 2 * c->pad) * (size_t)(c->W + 2 * c->pad) * DTI_L;
 }
 
-/* How much of an axis all outputs read, with the zeros around it. */
-static int dti_span(const dti_axis *a) { return (a->outs - 1) * a->S + a->K; }
-
-/* x with these zeros. */
-static void dti_pad(const dti_conv *g, const dti_axis *rows, const dti_axis *columns,
-                    const float *x, float *to)
-{
-    const int H = dti_span(rows), W = dti_span(columns), down = dti_least(g->H, H - rows->pad);
-    const size_t across = DTI_L * (size_t)dti_least(g->W, W - columns->pad);
-    memset(to, 0, (size_t)(g->C * H) * (size_t)W * DTI_L * sizeof *to);
-    for (int c = 0; c < g->C; ++c)
-        for (int i = 0; i < down; ++i)
-            memcpy(to + ((ptrdiff_t)(c * H + i + rows->pad) * W + columns->pad) * DT_LANES,
-                   x + (ptrdiff_t)(c * g->H + i) * g->W * DT_LANES, across * sizeof *to);
-}
-
-/* How a layer's weights are done, and where the parts of its scratch begin. */
+/* How a layer's weights are done, and where in scratch its parts begin. */
 typedef struct dti_wplan {
     bool turned;
     dti_axis rows, columns;
+    int taps;
     int items;                      /* vectors of input channels; lanewise, channels */
     int outs;                       /* output channels at a time: all; lanewise few, for L1 */
-    int band;                       /* output rows at a time, an even number for pooling */
-    size_t sums, dy, x, end;
+    int band;                       /* output rows at a time */
+    size_t sums, dy, x, end;        /* in scratch, behind the steps */
 } dti_wplan;
 
 static dti_wplan dti_wplan_of(const dti_conv *g)
 {
-    dti_wplan p = { .turned = g->C >= 12 };
-    p.rows = dti_rows_of(g, false);
-    p.columns = dti_columns_of(g, false);
+    dti_wplan p = { g->C >= 12, dti_rows_of(g, false), dti_columns_of(g, false), 0, 0, 0, 0, 0, 0, 0, 0 };
     const int line = DT_LANES * (int)sizeof(float), blocks = (g->O + DTI_BLOCK - 1) / DTI_BLOCK;
+    p.taps = p.rows.taps * p.columns.taps;
     p.items = p.turned ? (g->C + DT_LANES - 1) / DT_LANES : g->C;
     p.outs = p.turned ? g->O : dti_least(g->O, 4);
     p.band = p.turned ? dti_machine.l2_bytes / line / DT_LANES / (p.items * g->S * g->W)
                       : dti_machine.l1_bytes / line / (p.outs * g->Q);
-    p.band = dti_least(p.band < 2 ? 2 : p.band & ~1, g->P + g->P % 2);
-    const int x_rows = dti_least(g->H, (p.band - 1) * g->S + p.rows.K);
-    const size_t x = (size_t)(x_rows * g->W) | 1;       /* positions, as dti_lane_floats has them */
-    const size_t dy = (size_t)(p.band * g->Q) | 1, taps = (size_t)(p.rows.K * p.columns.K);
-    p.sums = dti_whole_lines(dy * sizeof(dti_step) / sizeof(float));        /* behind the steps */
-    p.dy = p.sums + (size_t)(p.outs * p.items) * taps * DTI_L;
-    p.x = p.dy + dy * DTI_L * (size_t)(p.turned ? blocks * DT_LANES : p.outs);
-    p.end = p.x + (p.turned ? x * DTI_L * (size_t)p.items * DTI_L : 0);
+    p.band = dti_least(p.band < 2 ? 2 : p.band & ~1, g->P);
+    const int x_rows = dti_least(g->H, (p.band - 1) * g->S + p.rows.taps);
+    const size_t steps = (size_t)(p.band * g->Q) * sizeof(dti_step) / sizeof(float);
+    p.sums = dti_whole_lines(steps);
+    p.dy = p.sums + (size_t)(p.outs * p.items * p.taps) * DTI_L;
+    p.x = p.dy + (p.turned ? (size_t)(blocks * dti_lane_floats(p.band * g->Q)) * DTI_L : 0);
+    p.end = p.x + (p.turned ? (size_t)(p.items * dti_lane_floats(x_rows * g->W)) * DTI_L : 0);
     return p;
 }
 
@@ -8038,36 +7945,35 @@ typedef struct dti_band {
     dti_step *steps;
 } dti_band;
 
-/* The loops: runs of columns with the same taps, one list of positions; kernel rows; as many taps
-   of these, and items, as a tile has columns; all output channels. x and dy of a band lie in L1 or
-   L2 meanwhile. */
+/* The loops:
+     runs          of columns with the same taps, one list of positions
+     kernel rows   and the output rows that have them
+     columns       as many taps of the kernel row, and items, as a tile has columns
+     outs          all tiles of rows over these columns
+     positions     the sum, in registers, turned: for each lane; x and dy of the band lie in L1 or L2 */
 static void dti_weights_band(const dti_conv *g, const dti_wplan *p, const dti_band *b, dti_tile *a)
 {
     const ptrdiff_t x_row = (ptrdiff_t)DT_LANES * g->W, dy_row = (ptrdiff_t)DT_LANES * g->Q;
-    const int taps = p->rows.K * p->columns.K;
-    a->steps = b->steps;
-    a->resume = true;
-    a->y_row = (ptrdiff_t)p->items * taps * DT_LANES;
     for (dti_run q = { 0 }; dti_next_run(&p->columns, &q); ) {
         for (int i = 0, n = 0; i < b->to - b->from; ++i)
             for (int j = 0; j < q.n; ++j)
-                b->steps[n++] = (dti_step){ g->S * (i * x_row + j * DT_LANES),
-                                            i * dy_row + j * DT_LANES };
-        for (int u = 0; u < p->rows.K; ++u) {
-            const int tap = u - p->rows.pad;
-            int low = b->from, high = b->to;            /* rows whose tap u is inside of the map */
-            while (low < high && low * g->S + tap < 0) ++low;
-            while (low < high && (high - 1) * g->S + tap >= g->H) --high;
+                b->steps[n++] = (dti_step){ g->S * (i * x_row + j * DT_LANES), i * dy_row + j * DT_LANES };
+        for (int u = 0; u < p->rows.taps; ++u) {
+            const int tap = p->rows.first + u;
+            int low = b->from, high = b->to;            /* output rows that have this tap */
+            while (low < high && dti_axis_in(&p->rows, low, tap) < 0) ++low;
+            while (low < high && dti_axis_in(&p->rows, high - 1, tap) < 0) --high;
             if (low == high) continue;
             a->n_steps = (high - low) * q.n;
-            const float *x = b->x + (low * g->S + tap - b->x_from) * x_row + q.in * DT_LANES;
+            const float *x = b->x + (dti_axis_in(&p->rows, low, tap) - b->x_from) * x_row + q.in * DT_LANES;
             const float *dy = b->dy + (low - b->from) * dy_row + q.out * DT_LANES;
-            for (int n = q.taps * p->items, item = 0, v = 0; n > 0; n -= a->columns) {
-                a->columns = dti_tile_take(a->kind, b->outs, n);
+            float *sums = b->sums + (u * p->columns.taps + q.tap - p->columns.first) * DT_LANES;
+            for (int n = q.taps * p->items, k = 0; k < n; k += a->columns) {
+                a->columns = dti_tile_take(n - k);
                 for (int c = 0; c < a->columns; ++c) {
+                    const int item = (k + c) / q.taps, v = (k + c) % q.taps;
                     a->x[c] = x + item * b->x_item + v * DT_LANES;
-                    a->y[c] = b->sums + (item * taps + u * p->columns.K + q.tap + v) * DT_LANES;
-                    if (++v == q.taps) v = 0, ++item;
+                    a->y[c] = sums + (item * p->taps + v) * DT_LANES;
                 }
                 dti_tile_rows(a, b->outs, dy, b->dy_block, NULL);
             }
@@ -8075,102 +7981,104 @@ static void dti_weights_band(const dti_conv *g, const dti_wplan *p, const dti_ba
     }
 }
 
-/* Finished sums, folded or turned back, to dw of o0 .. o0+outs-1; taps that were dropped have no
-   gradient. */
-static void dti_weights_finish(const dti_conv *g, const dti_wplan *p, int o0, int outs,
-                               const float *sums, float *dw)
+/* x and dy of a band, as they lie or turned into scratch. */
+static dti_tile dti_weights_tile(const dti_conv *g, const dti_wplan *p, const float *x, const float *dy,
+                                 float *scratch, dti_band *b)
 {
-    const int KK = g->K * g->K;
-    const bool all = p->rows.K * p->columns.K == KK;
-    const int across = all ? KK : p->columns.K, down = all ? 1 : p->rows.K;
-    for (int o = o0; o < o0 + outs; ++o) {
-        float *to = dw + (ptrdiff_t)o * g->C * KK;
-        if (!all) memset(to, 0, (size_t)(g->C * KK) * sizeof *to);
-        to += p->rows.first * g->K + p->columns.first;
-        for (int c = 0; c < g->C; c += p->turned ? DT_LANES : 1)
-            for (int u = 0; u < down; ++u, sums += across * DT_LANES) {
-                float *row = to + (ptrdiff_t)c * KK + u * g->K;
-                const int channels = dti_least(g->C - c, DT_LANES);
-                if (p->turned) dti_turn(row, KK, sums, DT_LANES, across, channels);
-                else dti_fold(row, sums, across);
-            }
+    const ptrdiff_t x_row = (ptrdiff_t)DT_LANES * g->W, dy_row = (ptrdiff_t)DT_LANES * g->Q;
+    dti_tile a = { .resume = true, .y_row = (ptrdiff_t)p->items * p->taps * DT_LANES, .steps = b->steps };
+    b->dy = dy + b->from * dy_row;
+    if (!p->turned) {
+        a.lanewise = true;
+        a.rounds = 1;
+        a.w_row = g->P * dy_row;
+        b->x = x;
+        b->x_from = 0;
+        b->x_item = g->H * x_row;
+        return a;
     }
+    const int top = b->from * g->S - g->pad + p->rows.first, y_rows = b->to - b->from;
+    const int bottom = dti_least(g->H, top + (y_rows - 1) * g->S + p->rows.taps);
+    b->x_from = dti_least(top > 0 ? top : 0, g->H);
+    const int x_rows = bottom > b->x_from ? bottom - b->x_from : 0;
+    dti_turn_positions(scratch + p->x, x + b->x_from * x_row, g->H * x_row, g->C, x_rows * g->W);
+    dti_turn_positions(scratch + p->dy, b->dy, g->P * dy_row, g->O, y_rows * g->Q);
+    a.rounds = DT_LANES;
+    a.x_round = dti_lane_floats(x_rows * g->W);
+    a.w_round = dti_lane_floats(y_rows * g->Q);
+    b->x = scratch + p->x;
+    b->dy = scratch + p->dy;
+    b->x_item = DT_LANES * a.x_round;
+    b->dy_block = DT_LANES * a.w_round;
+    return a;
 }
 
-/* dw from dy, or, lanewise, from a pooled dy and its argmax. */
-static void dti_conv_weights(const dti_conv *g, const float *x, const float *dy,
-                             const uint8_t *argmax, float *dw, float *scratch)
+/* Finished sums, folded or turned back, to dw of o0 .. o0+outs-1; taps that were dropped have no gradient. */
+static void dti_weights_finish(const dti_conv *g, const dti_wplan *p, int o0, int outs, const float *sums,
+                               float *dw)
+{
+    const int KK = g->K * g->K;
+    const bool all = p->taps == KK;
+    const int across = all ? KK : p->columns.taps, lines = all ? 1 : p->rows.taps;
+    dw += (ptrdiff_t)o0 * g->C * KK;
+    if (!all) memset(dw, 0, (size_t)(outs * g->C * KK) * sizeof *dw);
+    dw += p->rows.first * g->K + p->columns.first;
+    for (int o = 0; o < outs; ++o, dw += (ptrdiff_t)g->C * KK)
+        for (int c = 0; c < g->C; c += p->turned ? DT_LANES : 1)
+            for (int u = 0; u < lines; ++u, sums += across * DT_LANES) {
+                float *line = dw + (ptrdiff_t)c * KK + u * g->K;
+                if (p->turned) dti_turn(line, KK, sums, DT_LANES, across, dti_least(g->C - c, DT_LANES));
+                else dti_fold(line, sums, across);
+            }
+}
+
+/* x with its padding, as zeros. */
+static void dti_pad(const dti_conv *g, const float *x, float *to)
+{
+    const ptrdiff_t W = g->W + 2 * g->pad;
+    memset(to, 0, dti_padded_floats(g) * sizeof *to);
+    for (int c = 0; c < g->C; ++c, to += 2 * g->pad * W * DT_LANES)
+        for (int i = 0; i < g->H; ++i, to += W * DT_LANES, x += g->W * DT_LANES)
+            memcpy(to + (g->pad * W + g->pad) * DT_LANES, x, (size_t)g->W * DTI_L * sizeof *to);
+}
+
+/* dw[o,c,u,v] = sum_{i,j,l} x[c,i*S+u-p,j*S+v-p,l] * dy[o,i,j,l],  db[o] = sum_{i,j,l} dy[o,i,j,l]: sums of
+   one lane group, in the order stated above; dw (O,C,K,K), db (O) or NULL, overwritten.
+   2*O*P*Q*C*K*K*16 flop. */
+DTI_LOCAL void dti_conv_backward_weights(const dti_conv *g, const float *x, const float *dy, float *dw,
+                                         float *db, float *scratch)
 {
     const dti_wplan p = dti_wplan_of(g);
-    if (!p.turned && g->S == 1 && g->pad > 0 && p.rows.K == g->K && p.columns.K == g->K) {
+    const ptrdiff_t map = (ptrdiff_t)g->P * g->Q * DT_LANES;
+    if (db) dti_bias_gradient(db, dy, g->O, (ptrdiff_t)g->P * g->Q);
+    if (!p.turned && g->S == 1 && g->pad > 0 && p.taps == g->K * g->K) {
         dti_conv wide = *g;                             /* zeros cost less than each band's edges */
         wide.H += 2 * g->pad;
         wide.W += 2 * g->pad;
         wide.pad = 0;
-        dti_pad(g, &p.rows, &p.columns, x, scratch);
-        x = scratch;
-        scratch += (ptrdiff_t)g->C * wide.H * wide.W * DT_LANES;
-        dti_conv_weights(&wide, x, dy, argmax, dw, scratch);
+        dti_pad(g, x, scratch);
+        dti_conv_backward_weights(&wide, scratch, dy, dw, NULL, scratch + dti_padded_floats(g));
         return;
     }
-    const ptrdiff_t x_row = (ptrdiff_t)DT_LANES * g->W, row = (ptrdiff_t)DT_LANES * g->Q;
-    const ptrdiff_t map = g->P * row, band = p.band * row;
-    const ptrdiff_t pooled = (ptrdiff_t)(g->P / 2) * (g->Q / 2) * DT_LANES;
-    float *sums = scratch + p.sums, *dys = scratch + p.dy, *xs = scratch + p.x;
-    dti_band b = { .x = x, .x_item = g->H * x_row, .sums = sums };
-    b.steps = (dti_step *)(void *)scratch;
+    dti_band b = { .sums = scratch + p.sums, .steps = (dti_step *)(void *)scratch };
     for (int o = 0; o < g->O; o += p.outs) {
         b.outs = dti_least(p.outs, g->O - o);
-        memset(sums, 0, (size_t)(b.outs * p.items * p.rows.K * p.columns.K) * DTI_L * sizeof *sums);
+        memset(b.sums, 0, (size_t)(b.outs * p.items * p.taps) * DTI_L * sizeof *b.sums);
         for (b.from = 0; b.from < g->P; b.from = b.to) {
             b.to = dti_least(b.from + p.band, g->P);
-            dti_tile a = { .kind = DTI_LANEWISE, .rounds = 1, .w_row = map };
-            b.dy = dy + o * map + b.from * row;
-            if (argmax) {
-                dti_unpool(b.outs, g->P, g->Q, b.from, b.to, dy + o * pooled, argmax + o * pooled,
-                           dys, band);
-                a.w_row = band;
-                b.dy = dys;
-            }
-            if (p.turned) {
-                const int top = b.from * g->S - p.rows.pad, y_rows = b.to - b.from;
-                const int bottom = dti_least(g->H, top + (y_rows - 1) * g->S + p.rows.K);
-                b.x_from = top > 0 ? top : 0;
-                const int x_rows = bottom - b.x_from;
-                if (x_rows < 1) continue;
-                dti_turn_positions(xs, x + b.x_from * x_row, g->H * x_row, g->C, x_rows * g->W);
-                dti_turn_positions(dys, b.dy, map, g->O, y_rows * g->Q);
-                a = (dti_tile){ .kind = DTI_PLAIN, .rounds = DT_LANES };
-                a.x_round = dti_lane_floats(x_rows * g->W);
-                a.w_round = dti_lane_floats(y_rows * g->Q);
-                b.x = xs;
-                b.dy = dys;
-                b.x_item = DT_LANES * a.x_round;
-                b.dy_block = DT_LANES * a.w_round;
-            }
+            dti_tile a = dti_weights_tile(g, &p, x, dy + o * map, scratch, &b);
             dti_weights_band(g, &p, &b, &a);
         }
-        dti_weights_finish(g, &p, o, b.outs, sums, dw);
+        dti_weights_finish(g, &p, o, b.outs, b.sums, dw);
     }
-}
-
-/* dw[o,c,u,v] = sum_{i,j,l} x[c,i*S+u-p,j*S+v-p,l] * dy[o,i,j,l],  db[o] = sum_{i,j,l} dy[o,i,j,l]:
-   sums of one lane group, in the order stated above; dw (O,C,K,K), db (O) or NULL, overwritten.
-   2*O*P*Q*C*K*K*16 flop. */
-DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy,
-                                         float *dw, float *db, float *scratch)
-{
-    if (db) dti_bias_gradient(db, dy, c->O, (ptrdiff_t)c->P * c->Q);
-    dti_conv_weights(c, x, dy, NULL, dw, scratch);
 }
 #endif
 
 /* ==== [E1.5] Max-pooling ===================================================
-   y = the maximum of each K x K window, argmax its place u*K + v, per lane; of equal values the
-   first in row-major order. */
+   y = the maximum of each K x K window, argmax its place u*K + v, per lane; of equal values the first in
+   row-major order. Backward, each dy goes to its window's place. */
 #ifdef DTI_IMPLEMENT
-/* One row of windows of one channel: W columns of x, of which each window begins S after the last.
-   */
+/* One row of windows of one channel: W columns of x, of which each window begins S after the last. */
 DTI_INLINE void dti_pool_row(int W, int K, int S, const float *x, float *y, uint8_t *argmax)
 {
     for (int j = 0; j + K <= W; j += S, y += DT_LANES, argmax += DT_LANES)
@@ -8187,8 +8095,8 @@ DTI_INLINE void dti_pool_row(int W, int K, int S, const float *x, float *y, uint
         }
 }
 
-/* y[c,i,j] = max_{u,v < K} x[c,i*S+u,j*S+v]       x [C][H][W][16] -> y, argmax [C][P][Q][16],
-   overwritten, no alias. K <= 15. */
+/* y[c,i,j] = max_{u,v < K} x[c,i*S+u,j*S+v]       x [C][H][W][16] -> y, argmax [C][P][Q][16], overwritten, no
+   alias. K <= 15. */
 DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const float *x, float *y,
                                    uint8_t *argmax)
 {
@@ -8201,103 +8109,108 @@ DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const floa
     }
 }
 
-/* dx[c, place of each window's maximum] = the sum of dy of the windows that chose it; dx
-   overwritten, no alias. */
-DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy,
-                                    const uint8_t *argmax, float *dx)
+/* The way back: dx += dy where the maximum was. */
+DTI_INLINE void dti_unpool_row(int W, int K, int S, const float *dy, const uint8_t *argmax, float *dx)
 {
-    const int P = (H - K) / S + 1, Q = (W - K) / S + 1;
-    memset(dx, 0, (size_t)C * (size_t)H * (size_t)W * DTI_L * sizeof *dx);
-    for (int c = 0; c < C; ++c)
-    for (int i = 0; i < P; ++i)
-    for (int j = 0; j < Q; ++j, dy += DTI_L, argmax += DTI_L) {
-        float *corner = dx + (((ptrdiff_t)c * H + i * S) * W + j * S) * DT_LANES;
-        for (size_t part = 0; part < 16; part += DTI_W) {
+    for (int j = 0; j + K <= W; j += S, dy += DT_LANES, argmax += DT_LANES)
+        for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
             const dti_v d = dti_load(dy + part);
             const dti_places place = dti_load_places(argmax + part);
             for (int u = 0; u < K; ++u)
             for (int v = 0; v < K; ++v) {
-                float *to = corner + part + ((size_t)u * (size_t)W + (size_t)v) * DTI_L;
+                float *to = dx + ((ptrdiff_t)u * W + j + v) * DT_LANES + part;
                 dti_store(to, dti_load(to) + dti_if_place(place, u * K + v, d));
             }
         }
+}
+
+/* dx[c, place of each window's maximum] = the sum of dy of the windows that chose it; dx overwritten, no
+   alias. */
+DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy, const uint8_t *argmax,
+                                    float *dx)
+{
+    const ptrdiff_t P = (H - K) / S + 1, row = ((W - K) / S + 1) * DT_LANES;
+    memset(dx, 0, (size_t)C * (size_t)H * (size_t)W * DTI_L * sizeof *dx);
+    for (int c = 0; c < C; ++c)
+    for (int i = 0; i < P; ++i, dy += row, argmax += row) {
+        float *to = dx + ((ptrdiff_t)c * H + i * S) * W * DT_LANES;
+        if (K == 2 && S == 2) dti_unpool_row(W, 2, 2, dy, argmax, to);
+        else dti_unpool_row(W, K, S, dy, argmax, to);
     }
+}
+
+/* The four numbers of a 2x2 window, in row-major order, that a kernel has in registers -> the maximum and
+   its place. With ReLU a maximum that is not above zero gives zero, and the place 4: nothing of its gradient
+   goes back. */
+DTI_INLINE void dti_tile_pool(const dti_v *a, bool relu, float *y, uint8_t *argmax)
+{
+    const dti_v up = dti_vmax(a[0], a[1]), down = dti_vmax(a[2], a[3]), most = dti_vmax(up, down);
+    const dti_v zero = dti_splat(0.0f);
+    dti_store(y, relu ? dti_vmax(most, zero) : most);
+#if defined(__AVX512BW__) && defined(__AVX512VL__) /* places as bytes at once: half of the work */
+    const __m128i up_at = _mm_maskz_mov_epi8(_mm512_cmp_ps_mask(a[1], a[0], _CMP_GT_OQ), _mm_set1_epi8(1));
+    const __m128i down_at = _mm_mask_mov_epi8(_mm_set1_epi8(2), _mm512_cmp_ps_mask(a[3], a[2], _CMP_GT_OQ),
+                                              _mm_set1_epi8(3));
+    __m128i at = _mm_mask_mov_epi8(up_at, _mm512_cmp_ps_mask(down, up, _CMP_GT_OQ), down_at);
+    if (relu) at = _mm_mask_mov_epi8(_mm_set1_epi8(4), _mm512_cmp_ps_mask(most, zero, _CMP_GT_OQ), at);
+    _mm_storeu_si128((__m128i *)(void *)argmax, at);
+#else
+    const dti_v up_at = dti_if_greater(a[1], a[0], dti_splat(1.0f), dti_splat(0.0f));
+    const dti_v down_at = dti_if_greater(a[3], a[2], dti_splat(3.0f), dti_splat(2.0f));
+    const dti_v at = dti_if_greater(down, up, down_at, up_at);
+    dti_store_places(argmax, relu ? dti_if_greater(most, zero, at, dti_splat(4.0f)) : at);
+#endif
 }
 #endif
 
 /* ==== [E1.6] Convolution and 2x2 max-pooling together =======================
-   The map between a convolution and its pooling is four times as large as either end of it and is
-   read once. Forward, a tile's columns are the four positions of a window, and their maximum is
-   taken in registers. They must have the same taps: a padded layer's x is copied with zeros around
-   it. Backward, dy is unpooled band by band if only the weights are asked, lanewise, as in first
-   layers; else the whole map, for both passes. */
+   The map between a convolution and its pooling is four times as large as either end of it. A net that does
+   both in one op keeps it for one lane group at a time, in scratch, instead of for the whole batch. */
 #ifdef DTI_IMPLEMENT
-/* Scratch for all of a convolution's passes: taps, x with zeros around it, dy unpooled, and the
-   weights' plan. */
+static size_t dti_map_floats(const dti_conv *c) { return (size_t)(c->O * c->P) * (size_t)c->Q * DTI_L; }
+
+/* For each pass of [E1.3] and [E1.4], alone or behind a pooling. */
 DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c)
 {
-    const dti_axis rows = dti_rows_of(c, false), columns = dti_columns_of(c, false);
-    const size_t x = (size_t)(c->C * dti_span(&rows)) * (size_t)dti_span(&columns);
-    const size_t dy = (size_t)(c->O * c->P) * (size_t)c->Q;
-    return dti_steps_floats(c) + (x + dy) * DTI_L + dti_wplan_of(c).end;
+    const size_t steps = dti_steps_floats(c), weights = dti_padded_floats(c) + dti_wplan_of(c).end;
+    return dti_map_floats(c) + (steps > weights ? steps : weights);
 }
 
-/* y = maxpool2x2(conv(x)), then ReLU if relu: dti_conv_forward, then a 2x2 maximum with stride 2,
-   odd last rows and columns dropped. y, argmax [O][P/2][Q/2][16], overwritten, no alias. */
+/* y = maxpool2x2(conv(x)), then ReLU if relu; odd last rows and columns are dropped. y, argmax
+   [O][P/2][Q/2][16], overwritten, no alias. */
 DTI_LOCAL void dti_conv_pool_forward(const dti_conv *g, const float *x, const float *packed,
                                      const float *b, bool relu, float *y, uint8_t *argmax,
                                      float *scratch)
 {
-    const dti_axis rows = dti_rows_of(g, false), columns = dti_columns_of(g, false);
-    int H = g->H, W = g->W;
-    if (rows.pad > 0 || columns.pad > 0) {
-        float *padded = scratch + dti_steps_floats(g);
-        dti_pad(g, &rows, &columns, x, padded);
-        x = padded;
-        H = dti_span(&rows);
-        W = dti_span(&columns);
-    }
-    const ptrdiff_t row = (ptrdiff_t)DT_LANES * W, step = (ptrdiff_t)g->S * DT_LANES;
-    dti_step *steps = (dti_step *)(void *)scratch;
-    dti_tile a = { .kind = DTI_POOLED, .columns = 4, .relu = relu,
-                   .y = { y }, .y_row = (ptrdiff_t)(g->P / 2) * (g->Q / 2) * DT_LANES,
-                   .argmax = argmax, .steps = steps, .rounds = g->C, .x_round = H * row };
-    for (int u = 0; u < rows.K; ++u)
-        for (int v = 0; v < columns.K; ++v, a.w_round += DTI_BLOCK)
-            steps[a.n_steps++] = (dti_step){ u * row + v * DT_LANES, a.w_round };
-    for (int i = 0; i < g->P / 2; ++i)
-        for (int j = 0; j < g->Q / 2; ++j, a.y[0] += DT_LANES, a.argmax += DT_LANES) {
-            a.x[0] = x + 2 * i * g->S * row + 2 * j * step;
-            a.x[1] = a.x[0] + step;
-            a.x[2] = a.x[0] + g->S * row;
-            a.x[3] = a.x[2] + step;
-            dti_tile_rows(&a, g->O, packed, g->C * a.w_round, b);
-        }
+    float *map = scratch;
+    dti_conv_forward(g, x, packed, b, map, scratch + dti_map_floats(g));
+    dti_maxpool_forward(g->O, g->P, g->Q, 2, 2, map, y, argmax);
+    const size_t n = (size_t)(g->O * (g->P / 2)) * (size_t)(g->Q / 2) * DTI_L;
+    for (size_t i = 0; i < n && relu; ++i) y[i] = y[i] < 0.0f ? 0.0f : y[i];
 }
 
-/* Backward of dti_conv_pool_forward: dy (pooled) and argmax -> dx [C][H][W][16] unless NULL, dw, db
-   (O) or NULL; all overwritten. */
-DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const float *packed,
-                                      const float *dy, const uint8_t *argmax, float *dx, float *dw,
-                                      float *db, float *scratch)
+/* Backward of dti_conv_pool_forward: dy (pooled) and argmax -> dx [C][H][W][16] unless NULL, dw, db (O) or
+   NULL; all overwritten. */
+DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const float *packed, const float *dy,
+                                      const uint8_t *argmax, float *dx, float *dw, float *db, float *scratch)
 {
+    float *map = scratch;
+    scratch += dti_map_floats(g);
     if (db) dti_bias_gradient(db, dy, g->O, (ptrdiff_t)(g->P / 2) * (g->Q / 2));
-    if (dx || dti_wplan_of(g).turned) {
-        float *map = scratch;
-        scratch += (ptrdiff_t)g->O * g->P * g->Q * DT_LANES;
-        dti_unpool(g->O, g->P, g->Q, 0, g->P, dy, argmax, map, (ptrdiff_t)g->P * g->Q * DT_LANES);
-        if (dx) dti_conv_backward_data(g, map, packed, dx, scratch);
-        dy = map;
-        argmax = NULL;
-    }
-    dti_conv_weights(g, x, dy, argmax, dw, scratch);
+    dti_maxpool_backward(g->O, g->P, g->Q, 2, 2, dy, argmax, map);
+    dti_conv_backward_weights(g, x, map, dw, NULL, scratch);
+    if (dx) dti_conv_backward_data(g, map, packed, dx, scratch);
 }
 #endif
 
 /* ==== [E1.7] Linear layer ==================================================
-   The tile of [E1.2] on a 1x1 map, its columns lane groups, so that a weight that is loaded serves
-   several groups. The weights' gradient is that of [E1.4], turned, a sum over sixteen lanes; tiles
-   go straight into dw. */
+   The tile on a 1x1 map. Its columns are lane groups, so that a weight that is loaded serves several groups:
+
+       columns: lane groups  g0   g1   g2
+       rows: outputs         .    .    .        steps: inputs; weights packed as a 1x1 convolution's
+
+   The weights' gradient is that of [E1.4], turned: vectors of 16 inputs, and a sum over sixteen lanes. Its
+   tiles go straight into dw. */
 #ifdef DTI_IMPLEMENT
 static dti_conv dti_linear_as_conv(int I, int O) { return (dti_conv){ I, 1, 1, O, 1, 1, 1, 1, 0 }; }
 
@@ -8314,17 +8227,18 @@ DTI_LOCAL void dti_linear_pack(int I, int O, const float *w, float *packed)
     dti_conv_pack(&c, w, packed);
 }
 
-/* y[g,o] = b[o] + sum_i x[g,i] * w[o,i] for G lane groups, xs and ys floats apart; overwritten, no
-   alias. 2*G*I*O*16 flop. */
-DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs,
-                                  const float *packed, const float *b, float *y, size_t ys)
+/* y[g,o] = b[o] + sum_i x[g,i] * w[o,i] for G lane groups, xs and ys floats apart; overwritten, no alias.
+   2*G*I*O*16 flop. */
+DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs, const float *packed,
+                                  const float *b, float *y, size_t ys)
 {
-    dti_step steps[DTI_LIST] = { { 0, 0 } };
-    dti_tile a = { .y_row = DT_LANES, .steps = steps, .n_steps = 1, .rounds = I,
-                   .x_round = DT_LANES, .w_round = DTI_BLOCK };
-    dti_tile_lengthen(&a, steps);
+    dti_step steps[DTI_LIST];
+    const int times = dti_rounds_a_list(1, I);
+    for (int i = 0; i < times; ++i) steps[i] = (dti_step){ i * DT_LANES, i * DTI_BLOCK };
+    dti_tile a = { .y_row = DT_LANES, .steps = steps, .n_steps = times, .rounds = I / times,
+                   .x_round = times * DT_LANES, .w_round = times * DTI_BLOCK };
     for (int g = 0; g < G; g += a.columns) {
-        a.columns = dti_tile_take(DTI_PLAIN, O, G - g);
+        a.columns = dti_tile_take(G - g);
         for (int c = 0; c < a.columns; ++c) {
             a.x[c] = x + (size_t)(g + c) * xs;
             a.y[c] = y + (size_t)(g + c) * ys;
@@ -8334,11 +8248,10 @@ DTI_LOCAL void dti_linear_forward(int I, int O, int G, const float *x, size_t xs
 }
 
 /* dx[g,i] = sum_o dy[g,o] * w[o,i], overwritten, no alias. */
-DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, size_t dys,
-                                        const float *packed, float *dx, size_t dxs)
+DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, size_t dys, const float *packed,
+                                        float *dx, size_t dxs)
 {
-    packed += dti_packed_pass_floats(O, I, 1);
-    dti_linear_forward(O, I, G, dy, dys, packed, NULL, dx, dxs);
+    dti_linear_forward(O, I, G, dy, dys, packed + dti_packed_pass_floats(O, I, 1), NULL, dx, dxs);
 }
 
 /* dw[o][i] = sum_l dy[o][l] * x[i][l], db[o] = sum_l dy[o][l] of one lane group; dw (O,I), db (O)
@@ -8365,7 +8278,7 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
                            .n_steps = DT_LANES, .rounds = 1 };
             dti_turn_positions(dys[0], dy + (ptrdiff_t)o * DT_LANES, DT_LANES, outs, 1);
             for (int k = 0; k < n; k += a.columns) {
-                a.columns = dti_tile_take(DTI_PLAIN, outs, n - k);
+                a.columns = dti_tile_take(n - k);
                 for (int c = 0; c < a.columns; ++c) {
                     a.x[c] = xs[k + c][0];
                     a.y[c] = to + dti_least((first + k + c) * DT_LANES, last);
@@ -9096,7 +9009,7 @@ static void dti_wino_give_dx(const dti_conv *g, const dti_wino_form *form, const
     }
 }
 
-/* One channel's tile y[m][m] -> 2x2 maxima and their places, as [E1.6]; and back, zeros where no
+/* One channel's tile y[m][m] -> 2x2 maxima and their places, as [E1.5]; and back, zeros where no
    maximum was. */
 static void dti_wino_pool(const dti_wino_place *in, int m, const float *y, bool relu, float *to,
                           uint8_t *argmax, size_t row)
