@@ -515,6 +515,15 @@ DTI_LOCAL void dti_doze(long microseconds);
 DTI_LOCAL void dti_move(dt_comm *c, int place, int places);
 /* where ranks outnumber the cores of their one host, each goes to the core that suits its work */
 DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed);
+/* a trainer that was given no communicator: desc->threads of them are its ranks */
+typedef struct dt_optimizer dt_optimizer;
+typedef struct dt_train_desc dt_train_desc;
+typedef struct dt_train_result dt_train_result;
+typedef dt_err dti_trainer(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *desc,
+                           dt_train_result *result);
+static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net *net,
+                                   dt_optimizer *opt, const dt_train_desc *desc,
+                                   dt_train_result *result);
 
 /* ---- E3, MPI, asked by E2: an all-reduce of MPI's own that goes on while this rank computes */
 struct dti_flight;
@@ -3740,6 +3749,11 @@ DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt
    floats. DT_EARG if there is no such sample, or the loss knows no probabilities */
 DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
 DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
+/* What the net says of samples first .. first+count-1 of the data, one or many; they need no labels.
+   out [count][dt_net_classes]: probabilities, or the outputs themselves where the loss knows none.
+   Dropout is off, and batch norm takes what it has saved. DT_EARG, DT_ESHAPE */
+DT_API dt_err dt_predict(dt_net *net, const dt_dataset *data, uint32_t first, uint32_t count,
+                         float *out);
 /* one line a layer: name, shape, parameters, flop */
 DT_API void dt_net_summary(const dt_net *net, char *text, size_t size);
 
@@ -5236,11 +5250,13 @@ DT_API dt_optimizer *dt_sgd(dt_net *net, const dt_sgd_desc *d) {
 /* Adam (Kingma, Ba 2015), weight decay as L2 in g:
      g += wd*w;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g
      w -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps)
-   No hidden values: &(dt_adam_desc){ DT_ADAM_DEFAULTS } says PyTorch's by name. */
+   No hidden values: &(dt_adam_desc){ DT_ADAM_DEFAULTS } says PyTorch's by name; in C++, which has
+   no such initialisers before C++20, dt_adam_desc adam = dt_adam_defaults(). */
 typedef struct dt_adam_desc {
     float lr, beta1, beta2, eps, weight_decay;
 } dt_adam_desc;
 #define DT_ADAM_DEFAULTS .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f
+DT_API dt_adam_desc dt_adam_defaults(void);
 DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *desc);
 #endif
 
@@ -5287,6 +5303,7 @@ static dt_optimizer *dti_adam_new(dt_net *net, const dti_optimizer_class *class,
     return dti_optimizer_new(net, class, d->lr, d->weight_decay, setting);
 }
 
+DT_API dt_adam_desc dt_adam_defaults(void) { return (dt_adam_desc){ DT_ADAM_DEFAULTS }; }
 DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
     DTI_NEED(d, "desc", NULL);
     return dti_adam_new(net, &dti_adam_class, d);
@@ -5303,6 +5320,7 @@ DT_API dt_optimizer *dt_adam(dt_net *net, const dt_adam_desc *d) {
 /* w *= 1 - lr*wd;  then Adam's step [S9.3] with g as it is. &(dt_adam_desc){ DT_ADAMW_DEFAULTS }
    says PyTorch's values: Adam's, and a weight decay of 0.01. */
 #define DT_ADAMW_DEFAULTS DT_ADAM_DEFAULTS, .weight_decay = 1e-2f
+DT_API dt_adam_desc dt_adamw_defaults(void);
 DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *desc);
 #endif
 
@@ -5320,6 +5338,7 @@ static const dti_optimizer_class dti_adamw_class = {
     .name = "adamw", .states = 2, .begin = dti_adam_begin, .change = dti_adamw_change
 };
 
+DT_API dt_adam_desc dt_adamw_defaults(void) { return (dt_adam_desc){ DT_ADAMW_DEFAULTS }; }
 DT_API dt_optimizer *dt_adamw(dt_net *net, const dt_adam_desc *d) {
     DTI_NEED(d, "desc", NULL);
     return dti_adam_new(net, &dti_adamw_class, d);
@@ -5346,6 +5365,7 @@ typedef struct dt_novograd_desc {
     bool averaging;
 } dt_novograd_desc;
 #define DT_NOVOGRAD_DEFAULTS .lr = 1e-3f, .beta1 = 0.95f, .beta2 = 0.0f, .eps = 1e-8f
+DT_API dt_novograd_desc dt_novograd_defaults(void);
 DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *desc);
 #endif
 
@@ -5381,6 +5401,9 @@ static const dti_optimizer_class dti_novograd_class = {
     .name = "novograd", .states = 1, .begin = dti_novograd_begin, .change = dti_novograd_change
 };
 
+DT_API dt_novograd_desc dt_novograd_defaults(void) {
+    return (dt_novograd_desc){ DT_NOVOGRAD_DEFAULTS };
+}
 DT_API dt_optimizer *dt_novograd(dt_net *net, const dt_novograd_desc *d) {
     DTI_NEED(d, "desc", NULL);
     if (!dti_betas_meant("novograd", d->beta1, d->beta2, d->eps, d->weight_decay)) return NULL;
@@ -6381,6 +6404,9 @@ typedef struct dt_train_desc {
        dt_train_sync the number of ranks. NULL: none. DT_EDATA says why a file is refused */
     const char *checkpoint, *resume;
     uint32_t checkpoint_every;
+    /* where the trainer is given no communicator: so many threads of this process are its ranks, and
+       on_step is rank 0's. More than one needs DTRAIN_WITH_THREADS */
+    int threads;
     /* false asks to stop; NULL is allowed */
     bool (*on_step)(const dt_progress *progress, void *user);
     void *user;
@@ -6710,7 +6736,8 @@ DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     dti_training run = {
         .method = &dti_sync, .net = net, .opt = opt, .comm = comm, .d = d, .result = result
     };
-    DTI_NEED(comm && result, "comm and result", DT_EARG);
+    if (!comm) return dti_train_on_threads(dt_train_sync, __func__, net, opt, d, result);
+    DTI_NEED(result, "result", DT_EARG);
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_steps(net, d->data->count, d->batch, dt_comm_size(comm)));
@@ -6915,7 +6942,8 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
                          .d = d, .result = result };
     const int rank = dt_comm_rank(comm), ranks = dt_comm_size(comm);
     uint32_t *index = NULL;
-    DTI_NEED(comm && result, "comm and result", DT_EARG);
+    if (!comm) return dti_train_on_threads(dt_train_psgd, __func__, net, opt, d, result);
+    DTI_NEED(result, "result", DT_EARG);
     *result = (dt_train_result){ .seconds = 0.0 };
     DT_TRY(dti_check_train(__func__, net, opt, d));
     DT_TRY(dti_check_alone(__func__, net, ranks));
@@ -11617,6 +11645,66 @@ DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *
 #endif /* DTRAIN_WITH_THREADS */
 #endif
 
+/* ---- A trainer without a communicator makes its own: rank 0 has the caller's net and optimizer, the others twins
+   of them. They are made before the first collective, which no rank leaves before all have come: so rank 0 has not
+   stepped yet. */
+#ifdef DTI_IMPLEMENT
+#ifdef DTRAIN_WITH_THREADS
+typedef struct dti_crew {
+    dti_trainer *trainer;
+    dt_net *net;
+    dt_optimizer *opt;
+    const dt_train_desc *d;
+    dt_train_result *result;
+} dti_crew;
+
+static dt_optimizer *dti_optimizer_twin(const dt_optimizer *opt, dt_net *net) {
+    dt_optimizer *twin = dt_optimizer_clone(opt, net);
+    if (!twin) return NULL;
+    twin->steps = opt->steps;
+    memcpy(twin->power, opt->power, sizeof opt->power);
+    for (int i = 0; i < opt->class->states; ++i)
+        memcpy(twin->state[i], opt->state[i], opt->count * sizeof *opt->state[i]);
+    for (int i = 0; i < opt->parts; ++i) twin->part[i].second = opt->part[i].second;
+    return twin;
+}
+
+static dt_err dti_crew_rank(dt_comm *comm, void *crew) {
+    const dti_crew *c = crew;
+    if (dt_comm_rank(comm) == 0) return c->trainer(c->net, c->opt, comm, c->d, c->result);
+    dt_train_desc d = *c->d;
+    dt_train_result result;
+    dt_net *net = dt_net_clone(c->net);
+    dt_optimizer *opt = net ? dti_optimizer_twin(c->opt, net) : NULL;
+    d.on_step = NULL;
+    const dt_err error = opt ? c->trainer(net, opt, comm, &d, &result) : DT_ENOMEM;
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return error;
+}
+#endif
+
+static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net *net,
+                                   dt_optimizer *opt, const dt_train_desc *d,
+                                   dt_train_result *result) {
+    if (!d || !result || d->threads < 1 || d->threads > 1024)
+        return dt_fail(DT_EARG, "%s: comm and result must not be NULL, or desc->threads is 1..1024", who);
+    if (d->threads == 1) {
+        dt_comm *alone = dt_comm_alone();
+        const dt_err error = alone ? trainer(net, opt, alone, d, result) : DT_ENOMEM;
+        dt_comm_free(alone);
+        return error;
+    }
+#ifdef DTRAIN_WITH_THREADS
+    DT_TRY(dti_check_train(who, net, opt, d));
+    dti_crew crew = { trainer, net, opt, d, result };
+    return dt_run_ranks(d->threads, dti_crew_rank, &crew);
+#else
+    return dt_fail(DT_EARG, "%s: %d threads need DTRAIN_WITH_THREADS", who, d->threads);
+#endif
+}
+#endif
+
 /* ==== [E3] MPI =============================================================
 
    What differs where ranks are processes: how a communicator is made of an MPI group, how messages travel,
@@ -14043,6 +14131,45 @@ DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
         return dt_fail(DT_EARG, "%s: %s knows no probabilities", __func__, net->loss->name);
     dti_lane_out(net, net->logp, (size_t)net->classes * DT_LANES, i, out);
     return DT_OK;
+}
+
+static dt_err dti_predict_batch(dt_net *net, const dt_batch *batch, float *out) {
+    const size_t K = (size_t)net->classes;
+    DT_TRY(dt_net_load(net, batch));
+    DT_TRY(dt_forward(net));
+    for (int i = 0; i < (int)batch->count; ++i, out += K) {
+        if (!net->loss->probabilities) { DT_TRY(dt_net_logits(net, i, out)); continue; }
+        DT_TRY(dt_net_log_probabilities(net, i, out));
+        for (size_t k = 0; k < K; ++k) out[k] = expf(out[k]);
+    }
+    return DT_OK;
+}
+
+DT_API dt_err dt_predict(dt_net *net, const dt_dataset *data, uint32_t first, uint32_t count,
+                         float *out) {
+    DT_TRY(dti_ready(__func__, net));
+    DTI_NEED(data && out, "data and out", DT_EARG);
+    if (count > data->count || first > data->count - count)
+        return dt_fail(DT_EARG, "dt_predict: samples %u to %u of %u", (unsigned)first,
+                       (unsigned)(first + count), (unsigned)data->count);
+    const uint32_t most = (uint32_t)net->max_groups * DT_LANES;
+    uint32_t index[16 * DT_LANES];
+    const bool training = net->training;
+    dt_err error = DT_OK;
+    net->training = false;
+    for (uint32_t n; count > 0 && error == DT_OK; first += n, count -= n) {
+        n = dti_min_u32(count, dti_min_u32(most, 16 * DT_LANES));
+        for (uint32_t i = 0; i < n; ++i) index[i] = first + i;
+        const dt_batch batch = { .pixels = data->pixels, .values = data->values, .mean = data->mean,
+                                 .std = data->std, .index = index, .count = n, .global_count = n,
+                                 .channels = data->channels, .height = data->height,
+                                 .width = data->width, .rows = data->count };
+        error = dti_predict_batch(net, &batch, out);
+        out += (size_t)n * (size_t)net->classes;
+    }
+    net->training = training;
+    net->masked = false;
+    return error;
 }
 
 static double dti_layer_macs(const dti_layer *l) {

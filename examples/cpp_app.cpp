@@ -67,10 +67,9 @@ static bool tell(const dt_progress *progress, void *) {
 
 static void train(dt_net *net, const dt_dataset &data) {
     const std::unique_ptr<dt_comm, void (*)(dt_comm *)> alone(dt_comm_alone(), dt_comm_free);
-    dt_sgd_desc sgd{};
-    sgd.lr = 0.05f;
-    sgd.momentum = 0.5f;
-    const optimizer_ptr opt(dt_sgd(net, &sgd));
+    dt_adam_desc adam = dt_adam_defaults();
+    adam.lr = 0.002f;
+    const optimizer_ptr opt(dt_adam(net, &adam));
     if (!alone || !opt) throw std::runtime_error(dt_error());
     dt_train_desc desc{};
     desc.data = &data;

@@ -537,6 +537,16 @@ static void rows_of_running(void) {
         REFUSES(dt_net_log_probabilities(net, 16, out), DT_EARG, "sample 16 of a batch of 4");
         REFUSES(dt_net_log_probabilities(net, 0, NULL), DT_EARG, "out must not be NULL");
     }
+    ROW(dt_predict) {
+        float many[160];
+        REFUSES(dt_predict(NULL, &set, 0, 1, many), DT_EARG, "net must not be NULL");
+        REFUSES(dt_predict(none, &set, 0, 1, many), DT_EARG, "dt_net_build comes first");
+        REFUSES(dt_predict(net, NULL, 0, 1, many), DT_EARG, "data and out must not be NULL");
+        REFUSES(dt_predict(net, &set, 0, 1, NULL), DT_EARG, "data and out must not be NULL");
+        REFUSES(dt_predict(net, &set, set.count, 1, many), DT_EARG, "dt_predict: samples");
+        REFUSES(dt_predict(net, &set, 1, UINT32_MAX, many), DT_EARG, "dt_predict: samples");
+        WORKS(dt_predict(net, &set, 0, 0, many) == DT_OK);
+    }
     ROW(dt_net_summary) {
         char text[8] = "full";
         NEUTRAL(DONE(dt_net_summary(NULL, text, sizeof text)) && !*text, "net must not be NULL");
@@ -577,6 +587,9 @@ static void rows_of_optimizers(void) {
         NEUTRAL(dt_sgd(net, &(dt_sgd_desc){ .lr = NAN }) == NULL, "learning rate nan");
         NEUTRAL(dt_sgd(net, &(dt_sgd_desc){ .lr = 0.0f }) == NULL, "learning rate 0");
     }
+    ROW(dt_adam_defaults) { WORKS(dt_adam_defaults().beta2 == 0.999f && dt_adam_defaults().weight_decay == 0.0f); }
+    ROW(dt_adamw_defaults) { WORKS(dt_adamw_defaults().beta2 == 0.999f && dt_adamw_defaults().weight_decay == 1e-2f); }
+    ROW(dt_novograd_defaults) { WORKS(dt_novograd_defaults().beta1 == 0.95f && !dt_novograd_defaults().averaging); }
     ROW(dt_adam) {
         const dt_adam_desc adam = { DT_ADAM_DEFAULTS };
         NEUTRAL(dt_adam(NULL, &adam) == NULL, "must be built first");
@@ -1099,7 +1112,10 @@ static void rows_of_training(dt_comm *c) {
     }
     ROW(dt_train_sync) {
         REFUSES(dt_train_sync(net, opt, NULL, &once, &result), DT_EARG, "comm and result");
-        REFUSES(dt_train_sync(net, opt, c, &once, NULL), DT_EARG, "comm and result");
+        REFUSES(dt_train_sync(net, opt, c, &once, NULL), DT_EARG, "result must not be NULL");
+        REFUSES(dt_train_sync(net, opt, NULL, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .threads = 1025 }, &result), DT_EARG, "1..1024");
+        REFUSES(dt_train_sync(NULL, opt, NULL, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .threads = 2 }, &result), DT_EARG, "net must not be NULL");
+        REFUSES(dt_train_sync(net, NULL, NULL, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .threads = 2 }, &result), DT_EARG, "opt and desc");
         REFUSES(dt_train_sync(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = UINT32_MAX }, &result), DT_ESHAPE, "64 samples, built for");
         REFUSES(dt_train_sync(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .target = 1.5f }, &result), DT_EARG, "a target of 1.5");
         REFUSES(dt_train_sync(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = 4, .validation = &(dt_dataset){ .count = 5 } }, &result),
@@ -1110,7 +1126,7 @@ static void rows_of_training(dt_comm *c) {
     }
     ROW(dt_train_psgd) {
         REFUSES(dt_train_psgd(net, opt, NULL, &once, &result), DT_EARG, "comm and result");
-        REFUSES(dt_train_psgd(net, opt, c, &once, NULL), DT_EARG, "comm and result");
+        REFUSES(dt_train_psgd(net, opt, c, &once, NULL), DT_EARG, "result must not be NULL");
         REFUSES(dt_train_psgd(net, opt, c, &(dt_train_desc){ .data = &set, .epochs = 1, .batch = UINT32_MAX }, &result), DT_ESHAPE, "64 samples, built for");
         TRAINER_REFUSES(BY_PSGD);
     }

@@ -44,7 +44,7 @@ killed() {
     $what "$first" --checkpoint "$work/$what.ck" --every 7 &
     job=$!
     random "$most"
-    nap $((200 + number))
+    nap $((700 + number))
     # shellcheck disable=SC2046
     kill -9 $(below "$job") 2>/dev/null
     wait "$job" 2>/dev/null
@@ -52,8 +52,8 @@ killed() {
     [ -s "$work/$what.ck" ] && resume="--resume $work/$what.ck"
     # shellcheck disable=SC2086
     if $what "$second" $resume && [ "$(hash_of $what)" = "$(cat "$work/$what.whole")" ]; then
-        good "$what: $first ranks killed after $((200 + number)) ms${resume:+ and a checkpoint}, $second went on to the same bits"
-    else bad "$what: $first ranks killed after $((200 + number)) ms, $second ranks: $(hash_of $what) is not $(cat "$work/$what.whole")"; fi
+        good "$what: $first ranks killed after $((700 + number)) ms${resume:+ and a checkpoint}, $second went on to the same bits"
+    else bad "$what: $first ranks killed after $((700 + number)) ms, $second ranks: $(hash_of $what) is not $(cat "$work/$what.whole")"; fi
 }
 
 for what in net wide; do
@@ -61,8 +61,8 @@ for what in net wide; do
     hash_of $what >"$work/$what.whole"
 done
 for k in $(seq "$KILLS"); do
-    killed net 2600 1 2 3 5
-    killed wide 2600 1 2 4
+    killed net "${MOST:-1800}" 1 2 3 5
+    killed wide "${MOST:-1800}" 1 2 4
 done
 
 # The job of elastic.sh, of which processes are killed, one at a time.

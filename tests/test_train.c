@@ -912,6 +912,82 @@ static void hogwild_stops_and_refuses(void **state) {
     dt_net_free(net);
 }
 
+/* ---- .threads, where the trainer is given no communicator: the bits of as many ranks; the synchronous one twice in a row, so that the
+   twins need the optimizer's state. */
+typedef struct plain { dt_net *net; dt_optimizer *opt; dt_train_desc d; bool psgd; uint64_t hash; int calls; } plain;
+static bool count_calls(const dt_progress *p, void *user) { (void)p; return ++((plain *)user)->calls < 1000; }
+static dt_err train_plain(plain *t, dt_comm *comm) {
+    dt_train_result r;
+    for (int n = 0; n < (t->psgd ? 1 : 2); ++n) /* PSGD's optimizers stay with their ranks, which here are new ones */
+        DT_TRY(t->psgd ? dt_train_psgd(t->net, t->opt, comm, &t->d, &r) : dt_train_sync(t->net, t->opt, comm, &t->d, &r));
+    t->hash = dt_net_hash(t->net);
+    return DT_OK;
+}
+static dt_err plain_rank(dt_comm *comm, void *arg) {
+    plain mine = *(plain *)arg;
+    DT_TRY(make_net(&mine.net, BATCH, 6, false));
+    mine.opt = dt_adam(mine.net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
+    const dt_err error = train_plain(&mine, comm);
+    if (dt_comm_rank(comm) == 0) ((plain *)arg)->hash = mine.hash;
+    dt_optimizer_free(mine.opt);
+    dt_net_free(mine.net);
+    return error;
+}
+
+static void threads_without_a_communicator(void **state) {
+    (void)state;
+    uint64_t one = 0;
+    for (int threads = 1; threads <= 4; threads += threads == 1 ? 2 : 1)
+        for (int psgd = 0; psgd <= 1; ++psgd) {
+            plain by_hand = { .psgd = psgd, .d = { .data = &data, .epochs = 1, .batch = BATCH, .seed = 31 } }, t = by_hand;
+            ok(dt_run_ranks(threads, plain_rank, &by_hand));
+            ok(make_net(&t.net, BATCH, 6, false));
+            t.opt = dt_adam(t.net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
+            t.d.threads = threads, t.d.on_step = count_calls, t.d.user = &t;
+            ok(train_plain(&t, NULL));
+            assert_int_equal(t.hash, by_hand.hash);
+            if (!psgd && threads == 1) one = t.hash;
+            if (!psgd) assert_int_equal(t.hash, one), assert_int_equal(t.calls, 2 * ((COUNT + BATCH - 1) / BATCH));
+            dt_optimizer_free(t.opt);
+            dt_net_free(t.net);
+        }
+}
+
+/* One sample or many: as dt_forward has it, whatever the batch; with no labels; the net trains on as before. */
+static void predicts(void **state) {
+    (void)state;
+    enum { MANY = 70 };
+    dt_net *net;
+    dt_batches it;
+    dt_batch b;
+    static float all[COUNT * 10], some[COUNT * 10], row[10];
+    dt_dataset bare = data;
+    bare.labels = NULL;
+    for (int loss = 0; loss < 2; ++loss) {
+        net = dt_net_new(1, 28, 28);
+        dt_dropout(net, 0.5f);
+        dt_linear(net, "fc", 10);
+        ok(dt_net_build(net, &(dt_build_desc){ .batch = MANY, .seed = 3, .loss = loss ? DT_MEAN_SQUARED : DT_CROSS_ENTROPY }));
+        ok(dt_predict(net, &bare, 0, COUNT, all));
+        for (uint32_t first = 0; first < COUNT; first += 37) ok(dt_predict(net, &bare, first, 1, some + first * 10));
+        for (uint32_t first = 0; first < COUNT; first += 37) assert_memory_equal(some + first * 10, all + first * 10, sizeof row);
+        assert_true(net->training);
+        dt_net_training(net, false);
+        ok(dt_batches_init(&it, &data, &(dt_batches_desc){ .global_batch = 16 }));
+        assert_true(dt_batches_next(&it, &b));
+        ok(dt_net_load(net, &b));
+        ok(dt_forward(net));
+        for (int i = 0; i < 16; ++i) {
+            float sum = 0.0f;
+            ok(loss ? dt_net_logits(net, i, row) : dt_net_log_probabilities(net, i, row));
+            for (int k = 0; k < 10; ++k) assert_true(fabsf((loss ? row[k] : expf(row[k])) - all[i * 10 + k]) < 1e-6f), sum += all[i * 10 + k];
+            assert_true(loss || fabsf(sum - 1.0f) < 1e-5f);
+        }
+        dt_batches_free(&it);
+        dt_net_free(net);
+    }
+}
+
 /* Under mpiexec: rank 0 says what was run, any rank what went wrong. */
 static int on_mpi(dt_comm *comm) {
     for (int i = 0; i < CASES; ++i) {
@@ -930,7 +1006,8 @@ static int on_mpi(dt_comm *comm) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alone), cmocka_unit_test(on_threads), cmocka_unit_test(hogwild_learns), cmocka_unit_test(hogwild_alone_is_plain),
-        cmocka_unit_test(hogwild_stops_and_refuses), cmocka_unit_test(outer_momentum_by_hand),
+        cmocka_unit_test(hogwild_stops_and_refuses), cmocka_unit_test(outer_momentum_by_hand), cmocka_unit_test(threads_without_a_communicator),
+        cmocka_unit_test(predicts),
     };
     int result;
     if (dt_dataset_synthetic(&data, COUNT, 4) != DT_OK) return fprintf(stderr, "%s\n", dt_error()), 1;
