@@ -86,6 +86,12 @@ def main():
             os.mkdir(folder)
             return lab, mutant, grade(lab, mutant, folder)
 
+        # the solved files themselves have full marks, or nothing is shown
+        for lab in sorted({lab for lab, _ in sample}):
+            first = open(os.path.join(LABS, f"lab{lab}.c")).readline()
+            wrong = one((f"solved{lab}", (lab, (1, first, first))))[2]
+            if wrong is not None:
+                sys.exit(f"lab{lab}.c as it is: {wrong}")
         with ThreadPoolExecutor(2) as pool:
             for lab, mutant, wrong in pool.map(one, enumerate(sample)):
                 caught, count, same = tally.get(lab, (0, 0, 0))

@@ -137,6 +137,7 @@ static const char *try_loss(float size) {
     double wanted[90];
     t->N = N, t->x = inputs((size_t)N * 10), t->dx = outputs((size_t)N * 10, 5.0f); // overwritten
     for (int i = 0; i < N * 10; ++i) t->x[i] *= size;
+    for (int n = 0; n < N && size > 1.0f; ++n) t->x[n * 10 + (int)draw(10)] += 4.0f * size;
     for (int n = 0; n < N; ++n) {
         t->label[n] = (unsigned char)draw(10);
         for (int k = 0; k < 10; ++k) { // p = 1 / (sum of exp(z - own z)): 0 where that is infinite
