@@ -299,6 +299,8 @@ typedef struct shared {
     dt_dataset data;
     uint32_t batch;
     dt_statistics over;
+    uint64_t retaken;
+    bool coarse;
     bool by_hand, float_sums;
     float values[8192];
     uint64_t hash;
@@ -347,12 +349,14 @@ static dt_err train_some(dt_comm *comm, void *arg) {
     dt_train_result result;
     dt_net *net = digits_net(s->over);
     DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = (int)s->batch, .seed = 2, .float_sums = s->float_sums }));
+    for (int i = 0; i < net->params && s->coarse; ++i) net->next_unit[i] = 0x1p10f; /* the first step is taken again */
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.05f, .momentum = 0.9f });
     if (!opt) return DT_EARG;
     const dt_train_desc d = { .data = &s->data, .epochs = 2, .batch = s->batch, .seed = 8, .check_every = 1, .bucket_bytes = 2000 };
     DT_TRY(s->by_hand ? train_by_hand(net, opt, comm, s) : dt_train_sync(net, opt, comm, &d, &result));
     if (dt_comm_rank(comm) == 0) {
         s->hash = dt_net_hash(net);
+        s->retaken = net->retaken;
         memcpy(s->values, net->values, net->count * sizeof(float));
     }
     dt_optimizer_free(opt);
@@ -379,6 +383,24 @@ static void same_bits_for_every_number_of_ranks(void **state) {
                     fail_msg("batch %u over the %s: %d ranks give %016llx, one rank %016llx", s.batch, kinds[over], ranks, (unsigned long long)s.hash, (unsigned long long)one);
             }
         }
+    dt_dataset_free(&s.data);
+}
+
+/* A step that is taken again also sums its statistics again, and they follow the batch once. */
+static void a_step_again(void **state) {
+    (void)state;
+    static shared s = { .batch = 128, .coarse = true };
+    ok(dt_dataset_synthetic(&s.data, 300, 4));
+    for (int over = 0; over < DT_STATISTICS_KINDS; over += DT_STATISTICS_GROUP) {
+        uint64_t one = 0;
+        for (int ranks = 1; ranks <= 4; ++ranks)
+            for (int by_hand = 0; by_hand <= 1; ++by_hand) {
+                s.over = (dt_statistics)over, s.by_hand = by_hand;
+                ok(dt_run_ranks(ranks, train_some, &s));
+                if (ranks == 1 && !by_hand) one = s.hash;
+                if (s.hash != one || s.retaken != 1) fail_msg("over the %s, %d ranks: other bits, or %d steps again", kinds[over], ranks, (int)s.retaken);
+            }
+    }
     dt_dataset_free(&s.data);
 }
 
@@ -666,7 +688,7 @@ int main(void) {
         cmocka_unit_test(differences),
         cmocka_unit_test(hard_channels),
         cmocka_unit_test(same_bits_for_every_number_of_ranks),
-        cmocka_unit_test(float_sums),
+        cmocka_unit_test(a_step_again), cmocka_unit_test(float_sums),
         cmocka_unit_test(own_steps),
         cmocka_unit_test(one_image),
         cmocka_unit_test(one_image_is_refused_before),
