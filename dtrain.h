@@ -9133,7 +9133,7 @@ static void dti_wino_take_dy(const dti_conv *g, const dti_wino_form *form, const
    of cache lines, so that the points of an element do not all fall into one set of the cache. */
 typedef struct dti_wino_room {
     size_t v, m, z; /* floats of one point of V, one point of M, one column of Z */
-    bool fold;      /* dU's sums stay in lanes and are folded: where channels fill vectors badly */
+    bool fold;      /* dU's sums stay in lanes and are folded: where channels are few or fill vectors badly */
     bool turn_dy;   /* dU's factor whose channels become vectors: dM, or else V */
     int across, down; /* its vectors of sixteen channels; the other factor's channels */
     int block;        /* of those, so many at a time */
@@ -9153,7 +9153,7 @@ static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *fo
                         .z = dti_wino_lines(tiles, g->O * form->m) };
     const int xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
     r.turn_dy = ys * g->C <= xs * g->O;
-    r.fold = 7.0 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8.0 * g->C * g->O;
+    r.fold = dti_least(g->C, g->O) <= 16 || 7.0 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8.0 * g->C * g->O;
     r.across = r.turn_dy ? ys : xs;
     r.down = r.turn_dy ? g->C : g->O;
     const int fit = (int)(dti_wino_machine.slice / (size_t)(form->n * r.across * 16));
@@ -9319,31 +9319,33 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
         const int rows = r->down - k < r->block ? r->down - k : r->block;
         p.out_tile = (size_t)rows * DTI_L;
         dti_product_do(&p, numbers + (size_t)k * DTI_L, turned, du, rows, r->across);
-        for (int l = 0; l < r->across; ++l)
-            form->w_back(rows, du + (size_t)l * p.out_tile, r->du, into + (size_t)(l * r->down + k) * DTI_L, r->r, add);
+        form->w_back(rows * r->across, du, r->du, into + (size_t)(k * r->across) * DTI_L, r->r, add);
     }
 }
 
-/* dw from R[j][u], the last axis; channels are turned back: lanes are channels o, or c, or both, 4 x 4. */
+/* dw from R[j][u][block][across][down of the block], the last axis; channels are turned back: lanes are channels o, or
+   c, or both, 4 x 4. */
 static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
                              const float *from, float *own, float *dw)
 {
     const int K = form->K, taps = K * K, row = g->C * taps;
-    for (int d = 0; d < r->down; ++d)
-        for (int k = 0; k < r->across; ++k) {
-            for (int u = 0; u < K; ++u)
-                form->w_back(1, from + (size_t)u * r->r + (size_t)(k * r->down + d) * DTI_L,
-                             (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
-            if (r->fold) {
-                const int across = (g->C + 3) / 4, o = k / across * 4, c = k % across * 4;
-                for (int i = 0; i < dti_least(4, g->O - o); ++i)
-                    dti_turn(dw + (ptrdiff_t)(o + i) * row + c * taps, taps, own + 4 * i, DT_LANES, taps,
-                             dti_least(4, g->C - c));
-            } else if (r->turn_dy)
-                dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps, dti_least(16, g->O - 16 * k));
-            else
-                dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps, dti_least(16, g->C - 16 * k));
-        }
+    for (int first = 0; first < r->down; first += r->block) {
+        const int rows = dti_least(r->block, r->down - first);
+        for (int k = 0; k < r->across; ++k)
+            for (int d = first; d < first + rows; ++d, from += DTI_L) {
+                for (int u = 0; u < K; ++u)
+                    form->w_back(1, from + (size_t)u * r->r, (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
+                if (r->fold) {
+                    const int across = (g->C + 3) / 4, o = k / across * 4, c = k % across * 4;
+                    for (int i = 0; i < dti_least(4, g->O - o); ++i)
+                        dti_turn(dw + (ptrdiff_t)(o + i) * row + c * taps, taps, own + 4 * i, DT_LANES, taps,
+                                 dti_least(4, g->C - c));
+                } else if (r->turn_dy)
+                    dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps, dti_least(16, g->O - 16 * k));
+                else
+                    dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps, dti_least(16, g->C - 16 * k));
+            }
+    }
 }
 
 /* ---- Backward, any of: dx of `groups` lane groups unless dx is NULL; dw and db (may be NULL)
@@ -9777,30 +9779,30 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
    alone, never the machine, the rank or the batch, so that the bits are the same everywhere. Measured with
    512-bit vectors, one core, percent of the peak in the definition's multiply-adds, Winograd : direct
 
-                         forward     backward-data   backward-weights   (median of 5)
-     10->20  k5 12x12    228 : 89      170 : 91         112 : 67         both backward passes in one: 171
-      6->16  k5 14x14    104 : 93      both backward passes in one, pooled: 94 : 70
-     32->32  k3  4x4     147 : 90      114 : 86          81 : 79
-     16->160 k3 28x28     74 : 84      100 : 80          77 : 83         both backward passes in one: 118
-    160->160 k3 28x28    214 : 82      212 : 82         190 : 77
-    320->320 k3 14x14    185 : 81      180 : 82         145 : 81
-    640->640 k3  7x7     177 : 80      175 : 78          97 : 76
+                         forward     backward-data   backward-weights   both backward passes in one   (median of 9)
+     10->20  k5 12x12    252 : 93      250 : 73         184 : 75              237
+      6->16  k5 14x14    137 : 96      131 : 61         110 : 80              141
+     32->32  k3  4x4     167 : 87      129 : 86         107 : 75              115
+     16->160 k3 28x28    146 : 92      141 : 32         121 : 74              166
+    160->160 k3 28x28    251 : 94      233 : 81         222 : 90              217
+    320->320 k3 14x14    170 : 92      165 : 87         157 : 88              166
+    640->640 k3  7x7     168 : 75      166 : 73         114 : 57              133
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
    grow with C + O, the products that they save with C*O: 8->8 k3 12x12 gets 76 % forward and 66 % backward, no
-   more than the direct kernels. Where channels are fewer still, 5x5 kernels go in lines, on another processor with
-   512-bit vectors (pooled, direct in brackets, percent of its peak):
+   more than the direct kernels. Where channels are fewer still, 5x5 kernels go in lines (forward : backward-weights,
+   the direct kernel with its pooling in brackets):
 
-      1->10  k5 28x28       113 (83) forward, 82 (69) backward, which are the weights alone
-      1->6   k5 28x28 p2    117 (60) forward, 80 (51) backward
-      6->16  k5 14x14       145 (94) forward, 107 (65) both backward passes; in squares 98 and 97
+      1->10  k5 28x28       84 (87) : 86 (72)
+      1->6   k5 28x28 p2    78 (69) : 81 (61)
 
+   From 8->8 on squares are as fast as lines, for 6->16 a fifth faster; for 4->8 lines are.
    F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map, at twice its error; F(2,3) and F(2,5) save
    about half as much: they are here to be compared (chapter 4 draws all of them, speed against error). */
 DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
 {
     if (g->S != 1 || (g->K != 3 && g->K != 5) || g->P < 3 || g->Q < 3) return NULL;
-    if ((double)g->C * g->O >= (g->K == 3 ? 8.0 : 5.0) * (g->C + g->O)) return dti_wino_find(4, g->K);
+    if ((double)g->C * g->O >= (g->K == 3 ? 8.0 : 4.0) * (g->C + g->O)) return dti_wino_find(4, g->K);
     return g->K == 5 ? &dti_line_45 : NULL;
 }
 
