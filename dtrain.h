@@ -6515,6 +6515,11 @@ static dt_err dti_run_epoch(dti_training *run) {
     return DT_OK;
 }
 
+/* A target is a float: 9900 of 10000 reach 0.99f, though that is a little more than 0.99. */
+static bool dti_reaches(const dt_score *score, float target) {
+    return (float)dt_score_accuracy(score) >= target;
+}
+
 /* Is it good enough? All ranks look at the same score, and so they stop together. `patience` epochs
    in a row must be, as one alone may be luck: accuracies 0.985, 0.991, 0.989, 0.991, 0.992 reach a
    target of 0.99 with patience 2 in the fifth epoch. */
@@ -6525,7 +6530,7 @@ static dt_err dti_good_enough(dti_training *run) {
     if (run->stop || !(d->validation || d->target > 0.0f)) return DT_OK;
     DT_TRY(run->method->judge(run, &score));
     if (d->validation) r->validation = score;
-    r->reached = dt_score_accuracy(&score) >= (double)d->target ? r->reached + 1 : 0;
+    r->reached = dti_reaches(&score, d->target) ? r->reached + 1 : 0;
     run->stop = d->target > 0.0f && r->reached >= (d->patience ? d->patience : 1);
     return DT_OK;
 }

@@ -629,6 +629,16 @@ static void ranks_stop_together(void **state) {
     dt_dataset_free(&s.held);
 }
 
+/* Targets are floats, and n of N right answers are not always a float: the nearest one counts. */
+static void targets_are_reached(void **state) {
+    (void)state;
+    for (int64_t percent = 1; percent <= 100; ++percent) {
+        const float target = (float)percent / 100.0f;
+        assert_true(dti_reaches(&(dt_score){ .correct = 100 * percent, .count = 10000 }, target));
+        assert_false(dti_reaches(&(dt_score){ .correct = 100 * percent - 1, .count = 10000 }, target));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_layers),
@@ -646,6 +656,7 @@ int main(void) {
         cmocka_unit_test(schedules),
         cmocka_unit_test(trainers_follow),
         cmocka_unit_test(ranks_stop_together),
+        cmocka_unit_test(targets_are_reached),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }
