@@ -76,7 +76,7 @@ typedef struct job {
     double seconds, accuracy, alone; // alone: rank 0's own net just before the last average
 } job;
 
-// What a rank has beside its net: room for sums, and what outer momentum remembers.
+// What a rank has beside its net: room for sums, and for what section 9.3 remembers.
 typedef struct room {
     int64_t *sum;
     float *common, *buf;
