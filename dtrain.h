@@ -42,8 +42,9 @@
      [S1]  Ground       .1 configuration  .2 errors  .3 memory, time  .4 the doors to Part II
      [S2]  Random numbers: Philox, permutations, hashes
      [S3]  Tensors      .1 shapes, names  .2 exact sums  .3 wide sums
-     [S4]  Data         .1 data sets, arrays  .2 IDX, CIFAR-10  .3 sets known by name
-                        .4 partition, sampler  .5 global batches  .6 augmentation  .7 into lanes
+     [S4]  Data         .1 data sets, arrays  .2 what IDX and CIFAR-10 files hold  .3 sets known
+                        by name  .4 partition, sampler  .5 global batches: whose images, in every
+                        step  .6 augmentation  .7 into lanes
      [S5]  Kernels to read   .1 convolution  .2 max-pooling, linear
      [S6]  Layers       .1 what a layer is  .2 convolution  .3 max-pool  .4 ReLU  .5 dropout
                         .6 linear  .7 sum (residual)  .8 average pool  .9 sigmoid  .10 tanh
@@ -70,8 +71,8 @@
      [E4]  Failure      .1 signs of life, patience  .2 heartbeats  .3 who has failed  .4 watcher
                         .5 usher  .6 guardian  .7 start and end of a job
      [E5]  Reports      .1 MPI doctor  .2 profile, trace  .3 the machine  .4 inside a net
-     [E6]  Files        .1 outputs  .2 JSON  .3 saved parameters  .4 CSV  .5 data sets: readers,
-                        search  .6 numbers as text  .7 checkpoints
+     [E6]  Files        .1 outputs  .2 JSON  .3 saved parameters  .4 CSV  .5 data sets: read and
+                        checked, searched for  .6 numbers as text  .7 checkpoints
      [E7]  Digits       .1 stroke font  .2 synthetic digits
      [E8]  Charts       .1 what a chart is told, colours  .2 ink  .3 text  .4 axes  .5 places of
                         labels  .6 marks  .7 layout, drawing  .8 writing
@@ -130,8 +131,9 @@
 #error "dtrain.h: compile the implementation without -ffast-math, -Ofast and their parts"
 #undef DTI_IMPLEMENT
 #endif
-/* Several ranks need processes or threads. One alone needs neither, and the C library is then
-   enough: what stands under DTI_RANKS is left out, headers and all. */
+/* Several ranks, the workers that train one net together [S10], need processes or threads. One
+   alone needs neither, and the C library is then enough: what stands under DTI_RANKS is left out,
+   headers and all. */
 #if defined(DTRAIN_WITH_MPI) || defined(DTRAIN_WITH_THREADS)
 #define DTI_RANKS
 #endif
@@ -158,6 +160,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* DTI_UNUSED: no warning if nobody calls it. DTI_PRINTF(f, a): argument f is a format, as printf's,
+   and the compiler holds the arguments from number a on against it. */
 #if defined(__MINGW32__)
 #define DTI_UNUSED __attribute__((unused))
 /* gnu_printf knows %zu; plain printf is Microsoft's old one */
@@ -391,8 +395,9 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
    This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
    bottom, and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels
    are made fast, how ranks wait, fail and are found, how files and charts are written, what is
-   refused. What Part I asks of Part II, and one room of a later one, stands here, a line each.
-   These are the only forward declarations of the file; a test holds the rest to its order.
+   refused. What Part I asks of Part II, and what one room asks of a later one, stands here, a line
+   each, under the name of the room that answers. These are the only forward declarations of the
+   file; a test holds the rest to its order.
 
    And a public function that a section declares and does not define is not one of its ideas, but
    a convenience: what a net tells of itself is in [E5.4], how data sets are made and found in
@@ -403,9 +408,9 @@ typedef struct dt_dataset dt_dataset;
 typedef struct dt_net dt_net;
 typedef struct dt_param dt_param;
 
-/* ---- E1, lane kernels: x, y of one lane group [C][H][W][16]; outputs overwritten, no alias;
-   scratch as large as dti_conv_scratch_floats says. packed: weights as the kernels read them,
-   made once a step. */
+/* ---- E1, lane kernels: x, y of one lane group, sixteen images side by side, [C][H][W][16];
+   outputs overwritten, no alias; scratch as large as dti_conv_scratch_floats says. packed: weights
+   in the order in which the kernels read them, made once a step. */
 typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv; /* P = (H+2pad-K)/S + 1 */
 DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c);
 DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c);
@@ -438,8 +443,9 @@ DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, si
 DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw,
                                            float *db);
 
-/* Winograd's algorithm: rule says by which form a convolution goes, NULL for none; shares,
-   whether it is better over many lane groups at once. Backward: dx, or dw and db, may be NULL. */
+/* Winograd's algorithm [E1.8], a convolution with fewer multiplications. There are several forms of
+   it. rule: the one that this convolution is done by; NULL: by none, but by its definition. shares:
+   is it better done over many lane groups at once? backward: dx, or dw and db, may be NULL. */
 typedef struct dti_wino_form dti_wino_form;
 /* maps of several lane groups, `group` floats apart; argmax where they are pooled */
 typedef struct dti_wino_maps {
@@ -466,18 +472,21 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
    them, whatever else there is. */
 static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit);
 static dt_err dti_check_unit(const char *who, float unit); /* a power of two in range? */
-/* a net's units [S8.6]: do they suit the step's sums; those for the next step; those for this one
-   again; back to those at its beginning, true if they were others; a number that ranks share only
-   if they are alike. bits: by which a limit is above its unit */
+/* a net's units [S8.6], asked when a step's sums are there. suit: did every share fit, and has
+   every sum its digits? follow: sets the next step's units, by this one's sums. anew: sets this
+   step's, by its largest shares, before it is taken again. begin: goes back to those with which the
+   step began; true if that changes any. number: a hash of them, by which ranks compare theirs.
+   limit_bits: a share must stay below 2^limit_bits units */
 static bool dti_units_suit(const dt_net *net);
 static void dti_units_follow(dt_net *net);
 static void dti_units_anew(dt_net *net);
 static bool dti_units_begin(dt_net *net);
 static int64_t dti_units_number(const dt_net *net);
 static int dti_limit_bits(const dt_net *net);
-static void dti_gradient_to_floats(dt_net *net);
+static void dti_gradient_to_floats(dt_net *net); /* what dt_net_gradients shows, from the sums */
+/* the error of a share that its unit cannot hold */
 static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const float *share);
-static dt_err dti_no_unit(const dt_net *net); /* of a share that fits none: 2^126 and more */
+static dt_err dti_no_unit(const dt_net *net); /* of a share that fits no unit: 2^126 and more */
 /* wide sums [S3.3]: limb[0..DTI_WIDE-1] += x; false, and nothing added, if x is not finite or too
    large. And the sum as the nearest double, in the middle the even one, rounded this once. */
 enum { DTI_WIDE = 10, DTI_WIDE_BITS = 45 }; /* limbs; bits that each of them counts */
@@ -511,9 +520,11 @@ DTI_LOCAL bool dti_cpus_get(dti_cpus *c); /* false where nothing is known */
 DTI_LOCAL bool dti_cpus_set(const dti_cpus *c);
 DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k); /* this thread, to the k-th of these */
 DTI_LOCAL void dti_doze(long microseconds);
-/* this rank waits at that place, one of so many */
+/* from now on this rank waits at that place: one of the cores, numbered from 1, or 0, where it has
+   none of its own; places: how many there are */
 DTI_LOCAL void dti_move(dt_comm *c, int place, int places);
-/* where ranks outnumber the cores of their one host, each goes to the core that suits its work */
+/* where ranks outnumber the cores of their one host, each goes to a core, so that all cores have
+   about the same work; work: this rank's, in any unit; allowed: where it might be before */
 DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed);
 /* a trainer that was given no communicator: desc->threads of them are its ranks */
 typedef struct dt_optimizer dt_optimizer;
@@ -613,7 +624,7 @@ static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O,
                              int p);
 static dt_err dti_pool_check(const char *who, int N, int C, int H, int W, int K, int S);
 static dt_err dti_linear_check(const char *who, int N, int I, int O);
-static dt_err dti_size_check(const dti_layer *l); /* what a class's shape may not leave behind */
+static dt_err dti_size_check(const dti_layer *l); /* are its numbers too many to count? */
 static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name);
 /* can it be used, also one that a program has put together itself? */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d);
