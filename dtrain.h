@@ -1998,22 +1998,23 @@ typedef struct dti_pass {
     uint64_t seed;
     uint32_t epoch;
     const uint32_t *sample;  /* [G][16]: which sample of the data set each lane holds */
-    uint32_t images, global_images; /* in this rank's batch; in all ranks' together */
+    uint32_t images, global_images; /* of this step: this rank's; all ranks' together */
 
     /* what it works with */
     const float *values;     /* the parameter vector */
     float *group_grad;       /* one layer's parameter gradient for one lane group, overwritten */
     float *scratch;          /* for kernels, as large as the largest asks */
-    dt_err *error;           /* a class that fails leaves its error there; dti_pass_fails */
+    dt_err *error;           /* a class that fails leaves its error there, by dti_pass_fails */
 
-    /* Of what is saved but not trained, such as running means: where shares of this batch's own are
-       added up, a wide sum [S3.3] each, in the order of the parameter vector, from number `trained`
-       on. */
+    /* Where a layer that measures something in training, to be saved (batch norm: means and
+       variances [S6.11]), adds what it has measured. The parameter vector has its `trained` numbers
+       first and the measured ones behind them; number i of it has the wide sum [S3.3] that begins
+       at shares[(i - trained) * DTI_WIDE]. */
     int64_t *shares;
     size_t trained;
 
-    /* the sink for sums over ranks that a pass cannot go on without, see dt_net_on_sums; NULL: no
-       rank but this one is asked */
+    /* adds up over all ranks what a layer must know before the pass can go on, see dt_net_on_sums;
+       NULL: this rank's own sums are taken for the whole */
     dt_err (*sum)(void *user, int64_t *sums, size_t count);
     void *sum_user;
 } dti_pass;
@@ -2023,43 +2024,57 @@ typedef struct dti_pass {
    says less gets wrong numbers. */
 enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
 
-/* Over which images a layer computes together while training. Most treat each image by itself. */
+/* Over which images a layer computes together while training. Most treat each image by itself;
+   batch norm takes means over several. */
 typedef enum dti_scope {
-    DTI_OVER_EACH,
-    DTI_OVER_GROUP,
-    DTI_OVER_RANK,
-    DTI_OVER_BATCH,
+    DTI_OVER_EACH,           /* each image by itself */
+    DTI_OVER_GROUP,          /* a lane group */
+    DTI_OVER_RANK,           /* this rank's images of the step */
+    DTI_OVER_BATCH,          /* all ranks' images of the step */
     DTI_SCOPES
 } dti_scope;
 
-/* All that a net wants to know of a kind of layer. What is NULL or 0 a layer does without. */
+/* All that a net wants to know of a kind of layer. What is NULL or 0 a layer does without. The
+   smallest, ReLU's [S6.4], has a name, reads, in_place, keeps_sign, forward and backward. */
 typedef struct dti_layer_class {
     const char *name;
-    size_t own;              /* bytes of what a layer of this class keeps of its description */
-    size_t said;             /* at their start those that say what it computes: 4-byte numbers */
-    /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters
-       (dti_parameter). */
+    /* bytes of l->own, where a layer of this class keeps what it needs of its description; and how
+       many of them, from the first on, say what it computes, as 4-byte numbers: a checkpoint is
+       held against these [E6.7] */
+    size_t own;
+    size_t said;
+    /* Called by the builder with l->in set. Checks the description; sets l->out, which is l->in so
+       far, what is in l->own, and the parameters (dti_parameter). */
     dt_err (*shape)(dti_layer *l, const void *desc);
-    /* sets packed_floats, scratch_floats, notes_bytes, sums, whole_batch, scope, fewest; NULL:
-       none of them */
+    /* Called by dt_net_build. Sets what the op wants: packed_floats, scratch_floats, notes_bytes,
+       sums, whole_batch, scope, fewest; see dti_op. NULL: none of them */
     void (*needs)(dti_op *op);
     int reads;                          /* in backward: a sum of DTI_READS_ */
     bool in_place;                      /* y may lie where x lies, and dx where dy lies */
-    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
+    /* A ReLU that made x looks back at the sign of x. May this layer write y over x nevertheless?
+       True if y > 0 just where x > 0, or y is 0 and dx will be, too: then the ReLU finds in y what
+       it looks for. */
     bool keeps_sign;
-    /* better, or only right, over all lane groups at once [S8.5] */
+    /* forward and backward_data get all lane groups at once, because that is faster, or because the
+       layer's formula needs them all; else one group at a time [S8.5] */
     bool whole_batch;
-    /* backward adds to dx where op->add_dx or op->add_dx2 says so */
+    /* backward itself adds to dx where op->add_dx or op->add_dx2 says so; false: it overwrites dx,
+       and the net adds */
     bool adds;
     double (*macs)(const dti_layer *l); /* multiply-adds of one image's forward pass; NULL: 0 */
-    /* parameters as the kernels read them, once a step */
+    /* puts the parameters into op->packed, in the order in which the kernels read them; once a
+       step */
     void (*pack)(const dti_op *op, const float *values);
+    /* x -> y, of lane groups first_group .. first_group+groups-1 */
     void (*forward)(const dti_op *op, const dti_pass *run, int first_group, int groups);
-    /* run->group_grad and dx, overwritten */
+    /* dy -> run->group_grad, the gradient of this layer's parameters, and dx, of one lane group;
+       both overwritten */
     void (*backward)(const dti_op *op, const dti_pass *run, int group);
-    /* dx apart, if better so */
+    /* dy -> dx of many lane groups, for a class that does not compute dx in backward; called when
+       backward has been called for each of them. NULL: backward computes dx */
     void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups);
-    /* of a whole number that PyTorch saves with such a layer [E6.3]; NULL: it saves none */
+    /* the name of a count of steps that PyTorch saves with such a layer [E6.3]; NULL: there is
+       none */
     const char *counter;
 } dti_layer_class;
 
@@ -2069,7 +2084,8 @@ typedef struct dti_slot {
     dt_tensor shape;         /* without data */
     float bound, value;      /* initial values are value + U(-bound, +bound) */
     bool trained;            /* false: saved, but no optimizer steps it */
-    /* of what is not trained: each step it moves by this part of its distance to the batch's own */
+    /* of what is not trained: each step, value = (1 - follow) * value + follow * what the step's
+       batch has measured */
     float follow;
     size_t offset;           /* in the parameter vector */
 } dti_slot;
@@ -2089,7 +2105,7 @@ struct dti_layer {
     int x, with;             /* the tensors it reads; with -1: only one */
     int in[3], out[3];       /* C, H, W of one image */
     void *own;
-    uint32_t stream;         /* its place in the list: dropout layers draw different numbers */
+    uint32_t stream;         /* its place in the list, by which two dropout layers draw otherwise */
     int slots, first_param;  /* its parameters, and the number of the first in the net */
     dti_slot slot[DTI_SLOTS];
     /* floats in its trained slots, which lie behind one another from slot[0].offset on */
@@ -2109,26 +2125,27 @@ struct dti_op {
     const dti_layer *layer;  /* whose parameters and description: the first fused */
     int layers;              /* how many it stands for */
     int in[3], out[3];
-    bool direct;             /* dt_build_desc's */
+    bool direct;             /* as in dt_build_desc: no Winograd */
 
-    /* with which tensors: their numbers, and where they lie; dx, dx2 at NULL: not wanted */
+    /* with which tensors: their numbers, and where they lie; dx.at, dx2.at NULL: not wanted */
     int tensor, tensor2, made;       /* x, x2 and y; tensor2 -1: it has no x2 */
     dti_lanes x, x2, y, dx, dx2, dy;
-    bool add_dx, add_dx2;    /* another reader's gradient is there already */
+    /* x (x2) has another reader, whose part of the gradient is in dx (dx2) already: add to it */
+    bool add_dx, add_dx2;
     dti_lanes spare;         /* where a class that cannot add leaves dx first */
 
-    /* over which lane groups: one by one, or all at once, with the ops [begin, end) that are driven
-       alike; and over which images it computes together */
+    /* all lane groups at once, or one by one; ops [begin, end), neighbours that agree in this, are
+       a stretch and are driven together [S8.5] */
     bool whole_batch;
     int begin, end;
-    dti_scope scope;
+    dti_scope scope;         /* over which images it computes together */
     uint32_t fewest;         /* images that its scope must hold, if it holds any */
 
     /* what its class has asked for, and where it is */
     size_t packed_floats, scratch_floats, notes_bytes, sums;
-    float *packed;           /* parameters as the kernels read them */
-    unsigned char *notes;    /* forward's to backward, as places of maxima; of each group */
-    int64_t *wide;           /* [sums] for sums over lane groups and ranks */
+    float *packed;           /* [packed_floats] parameters as the kernels read them */
+    unsigned char *notes;    /* [G][notes_bytes] forward's for backward, as places of maxima */
+    int64_t *wide;           /* [sums] in which it adds up over lane groups and ranks */
 };
 
 /* Where an op's tensors are for lane group g; NULL where there is none. */
