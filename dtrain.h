@@ -3697,36 +3697,37 @@ typedef struct dt_build_desc {
     dt_loss loss;            /* 0: DT_CROSS_ENTROPY */
 } dt_build_desc;
 
-/* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
+/* How well a net did, as sums over the samples of one or more batches; in integers, so that they
+   add up the same over any number of ranks. */
 typedef struct dt_score {
     int64_t loss_fixed;      /* sum of the samples' losses in units of 2^-24, each rounded once */
-    /* samples that are right: with labels, the largest logit is the label's; with binary
-       targets, all of them are met; with other targets none, as nobody can say. And samples that
-       were scored */
+    /* correct: samples that are right: with labels, the largest logit is the label's; with binary
+       targets, all of them are met; with other targets none, as nobody can say. count: samples */
     int64_t correct, count;
 } dt_score;
 
 /* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for
-   weights and biases, fan_in = C*K*K or inputs. The last layer's outputs are the logits of
-   out[0] classes. */
+   weights and biases, fan_in = C*K*K or inputs. The last layer must give C x 1 x 1 numbers, the
+   logits of C classes (dt_net_classes); else DT_ESHAPE. If a builder met an error [S6.1], that. */
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc);
 /* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own;
    NULL on error. */
 DT_API dt_net *dt_net_clone(const dt_net *net);
 
-/* dt_net_load: packs the images into lanes and keeps labels or targets, as the loss wants them
-   [S7]; the batch's arrays may go. Without any, dt_forward gives logits and no score. DT_ESHAPE,
+/* dt_net_load: packs the images into lanes and copies labels or targets, as the loss wants them
+   [S7], so that the batch's arrays are not needed any more. Without labels and targets dt_forward
+   gives logits and no score. DT_ESHAPE,
    DT_EARG or DT_EDATA if it does not fit the net, and then there is nothing to run until a load
    succeeds. */
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
 /* true after build; false turns dropout off. A change needs a dt_forward before the next
    dt_backward */
 DT_API void dt_net_training(dt_net *net, bool training);
-/* logits, log-probabilities, score. DT_ENUMERIC if a sample's loss is not finite, or above 2^20, or
-   this thread's processor is not set to IEEE 754 (see [E1.9]) */
+/* dt_forward: computes logits, log-probabilities and score. DT_ENUMERIC if a sample's loss is not
+   finite, or not below 2^20, or this thread's processor is not set to IEEE 754 (see [E1.9]). */
 DT_API dt_err dt_forward(dt_net *net);
-/* gradients of this rank's share, overwritten; needs dt_forward before it. DT_ENUMERIC names the
-   tensor whose gradient is not finite or does not fit */
+/* dt_backward: computes the gradient of this rank's part of the batch, overwritten; needs a
+   dt_forward before it. DT_ENUMERIC names the tensor whose gradient is not finite or cannot fit. */
 DT_API dt_err dt_backward(dt_net *net);
 /* dt_backward_from: the same for a loss of one's own. dlogits [count][dt_net_classes]: the
    derivative of the global batch's loss by each logit of this rank's samples, taken as it is (a
@@ -3740,16 +3741,18 @@ DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits);
    see a micro-batch. With several parts the batch's arrays must stay until the optimizer's step. */
 DT_API dt_err dt_accumulate_gradients(dt_net *net, const dt_batch *batch, uint32_t parts);
 
-/* During dt_backward, fn(user, offset, count) is called as soon as gradients
-   offset..offset+count-1 hold this rank's whole share: layer by layer from the last to the
-   first, the same calls on every rank. NULL turns it off. From then on the stretch is fn's: with
-   exact sums it is in int64 form, and nobody turns it into floats but who has summed it. An
-   error from fn ends dt_backward. */
+/* dt_net_on_gradient: during dt_backward, fn(user, offset, count) is called as soon as gradients
+   offset..offset+count-1 hold all that this rank's samples give: layer by layer from the last to
+   the first, the same calls on every rank. So their sum over the ranks can set out while earlier
+   layers still compute [S11.3]. An error from fn ends dt_backward; fn NULL turns it off. With
+   float_sums the stretch is then in dt_net_gradients. With exact sums it stays in integers, until
+   dt_average_gradients has summed them over two ranks or more; and a share that does not fit its
+   unit is an error, as fn has let the step go on [S8.6]. */
 typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
 
-/* Layers that look at the global batch, batch norm for one [S6.11], need sums over the ranks in the
-   middle of a pass. While dt_forward and dt_backward run, fn(user, sums, count) is to add up
+/* dt_net_on_sums: layers that look at the global batch, batch norm for one [S6.11], need sums over
+   the ranks in the middle of a pass. While dt_forward and dt_backward run, fn(user, sums, count) is to add up
    sums[0..count-1] over all ranks, in place; each rank gets the same calls in the same order, one
    with an empty batch too. Without fn the sums are this rank's own: right for one rank.
    dt_share_statistics [S11.1] hands in a communicator's all-reduce, and trainers do so by
@@ -3801,8 +3804,9 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* Whole numbers that travel behind the gradient: the score, a wish to stop, and how many shares of
-   statistics there are for each scope. */
+/* Whole numbers that travel behind the gradient, to be summed with it: the score; how many ranks
+   wish to stop; and, for each scope [S6.1], how many shares the sums of statistics have, as their
+   means divide by that. */
 enum {
     DTI_LOSS,
     DTI_CORRECT,
@@ -3817,15 +3821,15 @@ typedef struct dti_tensor {
     int shape[3];
     int readers;             /* how often ops read it */
     bool learns;             /* something before it is trained, so its gradient is wanted */
-    int kept;                /* what backward reads of it: DTI_READS_Y, DTI_READS_SIGN */
+    int kept;                /* what backward reads of it: DTI_READS_Y its values, DTI_READS_SIGN */
     /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
     int place;
     dti_lanes value, grad;
 } dti_tensor;
 
-/* Before the gradient's sums lie numbers about them, and travel with the last of its messages: a
-   check that ranks use the same units, how many shares did not fit, and from DTI_SIZES on each
-   tensor's size [S3.2]. */
+/* Before the gradient's sums lie numbers about them, which travel with the last of its messages and
+   are summed as well: a hash of this rank's units (the sum tells whether all ranks use the same),
+   how many shares did not fit, and from DTI_SIZES on each tensor's size [S3.2], in units. */
 enum { DTI_SAME_UNITS, DTI_MISFITS, DTI_SIZES };
 
 struct dt_net {
@@ -3852,18 +3856,19 @@ struct dt_net {
     /* [params] see [S8.6]: units when the step began, alike on all ranks; for the next step; and
        the largest of this rank's shares */
     float *first_unit, *next_unit, *largest;
-    /* not dt_backward but the function that has set on_gradient looks at the sums' sizes, and takes
-       the step again if need be */
+    /* the sums travel over the ranks first; who sends them looks at their sizes, and takes the step
+       again if need be, not dt_backward */
     bool judged_later;
     uint64_t retaken;        /* steps taken again with another unit */
 
-    /* this batch, and how far it has come */
-    /* the step's batch on this rank; what is loaded of it: piece number `part` of `parts` */
+    /* this batch, and how far it has come. whole: the step's batch on this rank; batch: what is
+       loaded of it, which is piece number `part` of `parts` */
     dt_batch whole, batch;
     uint32_t part, parts;
     int groups;              /* lane groups in it */
     bool training;
-    /* there is a batch; its logits; and what dt_backward needs beside them */
+    /* loaded: there is a batch; forwarded: its logits are there; masked: what forward notes for
+       backward, as dropout's masks, is there and is this batch's */
     bool loaded, forwarded, masked;
     bool wanted;             /* the batch says what is wanted of it */
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
@@ -3881,11 +3886,12 @@ struct dt_net {
     dt_sum_fn *on_sums;
     void *on_sums_user;
 
-    /* Statistics of the last forward pass: shares that were given for a layer of each scope; and
-       whether what is saved has not yet followed them. */
+    /* What layers have measured in the last forward pass, to be saved, such as batch norm's means:
+       how many shares were added up, for a layer of each scope; whether the saved values have yet
+       to follow (dti_follow_statistics) */
     int64_t shares[DTI_SCOPES];
     bool fresh;
-    int64_t followed;        /* steps in which it has */
+    int64_t followed;        /* steps in which they have */
 
     /* the plan [S8.3] */
     int ops;
@@ -4108,6 +4114,8 @@ static void dti_plan_ops(dt_net *net) {
     }
 }
 
+/* That op reads that tensor. What the op calls its x is somebody's y: so where backward reads the
+   op's x, the tensor is marked as one whose values are kept, DTI_READS_Y. */
 static void dti_note_reader(dt_net *net, int op, int tensor) {
     dti_tensor *t = &net->tensor[tensor];
     ++t->readers;
@@ -4146,7 +4154,7 @@ static void dti_plan_tensors(dt_net *net) {
         y->place = op->made;
         if (!dti_may_overwrite(net, op)) continue;
         y->place = x->place;
-        y->kept |= x->kept; /* and is not overwritten for x's sake either */
+        y->kept |= x->kept; /* what backward seeks in x it finds in y: so y must stay as well */
     }
 }
 
@@ -4555,13 +4563,14 @@ static dt_err dti_load_piece(dt_net *net, uint32_t part) {
     return dti_load_images(net, &batch);
 }
 
-/* Adds what an op took to its first layer's seconds; every layer's, if a profile was asked for. */
+/* Where a profile was asked for: adds what an op took to the seconds of its first layer; way 0 is
+   forward, 1 backward. */
 static void dti_took(const dt_net *net, const dti_op *op, int way, double start) {
     if (net->layer_seconds)
         net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
 }
 
-/* What layers may look at [S6.1], of this net and this batch. */
+/* All that layers may look at while this net runs on this batch [S6.1]. */
 static dti_pass dti_pass_of(const dt_net *net, dt_err *error) {
     return (dti_pass) { .training = net->training,
                         .seed = net->desc.seed,
@@ -4623,7 +4632,10 @@ DT_API void dt_net_on_sums(dt_net *net, dt_sum_fn *fn, void *user) {
     net->on_sums_user = user;
 }
 
-/* Before a training pass, which gives shares of statistics; the step's first finds none. */
+/* Before a training pass: how many shares of statistics it will give, by the scope of the layer
+   that gives them. Over lane groups, one each; over the rank, one if it has images; over the batch,
+   all ranks come to the same, and each gives it as its share, also one with an empty batch. (Layers
+   that treat each image by itself give none.) The first part of a step begins with empty sums. */
 static void dti_count_shares(dt_net *net) {
     const int64_t groups = net->groups, with = groups > 0;
     const int64_t shares[DTI_SCOPES] = { with, groups, with, net->on_sums ? 1 : with };
@@ -4639,9 +4651,10 @@ static double dti_share_sum(const dt_net *net, size_t i) {
     return dti_wide_value(net->fixed + net->trained + (i - net->trained) * DTI_WIDE);
 }
 
-/* A statistic is the mean of its shares; it lies where a gradient would. summed: there lies
-   already, as a float, their sum. Equal shares of many ranks have one of them as their mean, to the
-   bit: the sum fits into a double. */
+/* A statistic is the mean of its shares. It goes into the gradient vector, which has a place for
+   each number of the parameter vector, though a statistic has no gradient. summed: the sum of the
+   shares is there already, as a float. Equal shares of many ranks have one of them as their mean,
+   to the bit, since their sum fits into a double. */
 static void dti_settle_statistics(dt_net *net, bool summed) {
     for (const dti_op *op = net->op; op < net->op + net->ops && net->fresh; ++op)
         for (const dti_slot *s = op->layer->slot; s < op->layer->slot + op->layer->slots; ++s) {
@@ -4653,8 +4666,9 @@ static void dti_settle_statistics(dt_net *net, bool summed) {
         }
 }
 
-/* What is saved follows the batch's statistics: value = (1 - follow) * value + follow * the
-   batch's. Once a step, by whoever takes the step [S9.1]. */
+/* Saved values follow the batch's statistics, which dti_settle_statistics has left in the gradient
+   vector: value = (1 - follow) * value + follow * the batch's. Once a step, by whoever takes the
+   step [S9.1]. */
 static void dti_follow_statistics(dt_net *net) {
     const dti_layer *end = net->list.layer + (net->fresh ? net->list.layers : 0);
     for (const dti_layer *l = net->list.layer; l < end; ++l)
@@ -4728,14 +4742,21 @@ DT_API dt_err dt_forward(dt_net *net) {
    which other groups this rank holds, nor on whether they are there at the same time: a batch
    taken in parts ends in the same sums (gradient accumulation).
 
-   Shares are added as whole numbers of a unit. Whose unit, and when does it change?
+   Shares are added as whole numbers of a unit, and each tensor has its own. Which one, and when
+   does it change? It must be so large that each share fits, and so small that the sum has 2^30 of
+   them, for its digits [S3.2].
 
    A step begins with the units that the last one has chosen. When all shares are added up, on this
    rank or over all of them, the sums' sizes say whether every share fitted and every sum has its
-   digits. Mostly so; then they choose the next step's units. If not, the step is taken again from
-   dt_forward on, on all ranks alike, with units chosen by the largest shares, which now certainly
-   fit. Nothing else has changed meanwhile: the optimizer has not stepped, and statistics have not
-   followed.
+   digits. Mostly so; then these sizes choose the next step's units. If not, the step is taken again
+   from dt_forward on, on all ranks alike, with units chosen by the largest shares, which now
+   certainly fit. Nothing else has changed meanwhile: the optimizer has not stepped, and saved
+   statistics have not followed.
+
+       dti_begin_backward         this step's units: next_unit
+       dti_add_share              shares are added, misfits counted, sizes noted
+       dti_units_suit?     yes -> dti_units_follow      next_unit, from the sizes
+                            no -> dti_units_anew        units from the largest shares; once more
 
    An example: 8 lane groups, and a tensor whose last sum had the size 0.9 [S3.2]. It gets the unit
    2^-45. In the next step a share fits as long as it is below 2^59 units, which is 16384, and the
@@ -4747,8 +4768,10 @@ DT_API dt_err dt_forward(dt_net *net) {
    To read: dti_backward_once and dti_backward_op; dti_add_share; dti_judge_alone. */
 #ifdef DTI_IMPLEMENT
 
-/* Adds one lane group's share of one tensor's gradient, and notes its size. A share that does
-   not fit is counted; where units are not to change, or it is not finite, it is an error. */
+/* Adds one lane group's share of the gradient of parameter i, and notes its size. A share that does
+   not fit makes the sum worthless; it is counted, and the step will be taken again. It is an error
+   where that cannot be: the unit is the caller's (desc.unit), or a sink has the gradient already,
+   and does not judge itself; or where the share is not finite. */
 static dt_err dti_add_share(dt_net *net, int i, const float *share) {
     const dt_param *p = &net->param[i];
     const bool keeps = net->desc.unit != 0.0f || (net->on_gradient && !net->judged_later);
@@ -4775,7 +4798,7 @@ static dt_err dti_add_gradient(dt_net *net, const dti_layer *l) {
     return DT_OK;
 }
 
-/* Before a step's first share is added. */
+/* Empty sums, before the first part of a step. */
 static void dti_clear_gradient(dt_net *net) {
     if (net->part > 0) return;
     for (int i = 0; i < net->params; ++i) net->largest[i] = 0.0f;
@@ -4789,7 +4812,7 @@ DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
     net->on_gradient_user = user;
 }
 
-/* No more shares will come for this layer: on_gradient is told so. */
+/* The layer's last share has been added, of the step's last part: on_gradient is told so. */
 static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
     return net->on_gradient && l->params && net->part + 1 == net->parts
                ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params)
@@ -4821,8 +4844,8 @@ static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op
     return DT_OK;
 }
 
-/* A rank without images: its share is zeros; it takes part in sums over the batch, in the order of
-   the others. */
+/* A rank without images has nothing to add to the gradient. But it takes part in sums over the
+   batch, and tells on_gradient of each layer, in the order of the others. */
 static dt_err dti_backward_sums(const dt_net *net, const dti_pass *run) {
     for (const dti_op *op = net->op + net->ops; op-- > net->op;) {
         if (op->scope == DTI_OVER_BATCH && op->dx.at) op->class->backward_data(op, run, 0, 0);
@@ -4890,7 +4913,7 @@ static dt_err dti_all_parts(dt_net *net) {
     return error;
 }
 
-/* The step from dt_forward on, once more. */
+/* The step from dt_forward on, once more; the images are still there, or are loaded again. */
 static dt_err dti_step_again(dt_net *net) {
     if (!net->masked)
         return dt_fail(DT_EARG, "net: its gradient needs other units, so the step is to be taken "
@@ -4900,8 +4923,9 @@ static dt_err dti_step_again(dt_net *net) {
     return dti_backward_once(net);
 }
 
-/* Where this rank has the whole batch, it can judge for itself; else the sums over the ranks
-   tell, and dti_judge [S11.1] does the same with them. */
+/* Are the sums good, or is the step to be taken again? Where this rank has the whole batch it can
+   say so by itself; else the sums over the ranks tell, and dti_judge [S11.1] does the same with
+   them. */
 static dt_err dti_judge_alone(dt_net *net) {
     if (!dti_units_suit(net)) {
         dti_units_anew(net);
@@ -4919,7 +4943,8 @@ static void dti_begin_backward(dt_net *net) {
         net->param[i].unit = net->first_unit[i] = net->next_unit[i];
 }
 
-/* The last part has been there. */
+/* Behind the last part. If a sink has taken the gradient, the rest is its affair; else the sums are
+   judged, if this rank has the whole batch, and turned into floats. */
 static dt_err dti_end_backward(dt_net *net) {
     if (net->on_gradient) return DT_OK;
     if (!net->desc.float_sums && !net->on_sums && net->whole.count == net->whole.global_count)
