@@ -6113,10 +6113,10 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 /* Rank 0's parameter values reach every rank, and its units of exact sums. */
 DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm);
 
-/* dt_average_gradients: each rank's gradient is its share of the global batch's mean [S8.1]; the
-   shares are summed over the ranks, exactly unless the net was built with float_sums, and
+/* dt_average_gradients: each rank's gradient is its part of the global batch's mean [S8.1]; the
+   parts are summed over the ranks, exactly unless the net was built with float_sums, and
    dt_net_gradients holds the result on every rank. dt_net_score becomes the global batch's.
-   Uneven shares need no weights: each sample counts 1/global_count. */
+   Uneven parts need no weights: each sample counts 1/global_count. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
 
 /* dt_share_statistics: from now on layers that look at the global batch, such as batch norm
@@ -6148,10 +6148,10 @@ DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
     return dt_broadcast(comm, net->next_unit, (size_t)net->params * sizeof(float), 0);
 }
 
-/* The score, a wish to stop and what batch statistics need, behind the gradient in the same
-   message [S8.1]: a message more would cost its start-up time in each step [S10.2]. Among
-   floats, where a sum of losses in units of 2^-24 would soon be too large for 24 digits, the
-   loss goes as a number. */
+/* The score, a wish to stop and the counts of statistics' shares go behind the gradient, in the
+   same message [S8.1]: a message more would cost its start-up time in each step [S10.2]. Where the
+   message is of floats, a sum of losses in units of 2^-24 would soon be too large for their 24
+   binary digits: so there the loss goes as the number it is. */
 static void dti_attach_score(dt_net *net, bool stop) {
     const size_t tail = dti_tail(net);
     int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
@@ -6178,8 +6178,9 @@ static bool dti_detach_score(dt_net *net) {
     return slot[DTI_STOP] > 0;
 }
 
-/* Gradients [from, to) set out, as they lie: nothing is copied. With those from 0 on go the numbers
-   about all of them [S8.1], which lie just before. */
+/* Gradients [from, to) set out to be summed, from where they lie: nothing is copied. The stretch
+   that begins at 0 takes along the numbers about all of them, from net->head on [S8.1], which lie
+   just before. */
 static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from,
                             size_t to, dt_request *request) {
     dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
@@ -6193,8 +6194,10 @@ static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, 
     return dt_allreduce_start(comm, &desc, request);
 }
 
-/* The sums of all ranks have come. *again: the step is to be taken again, and the units for that
-   are set. Else the next step's are, if every share has fitted. */
+/* The sums of all ranks have come. The hashes of their units add up to this rank's times the ranks:
+   or else the ranks have counted in different units. *again: the step is to be taken again, and the
+   units for that are set, by the largest share that any rank had; again_already: this was that
+   second time, and there is no third. If all is well, the next step's units are set. */
 static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *again) {
     *again = false;
     if (net->desc.float_sums) return DT_OK;
@@ -6212,13 +6215,15 @@ static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *ag
 }
 
 /* One message: gradient and score. If the sums' sizes ask for other units, the step is taken again
-   with those, once; see [S8.6]. */
+   with those, once; see [S8.6]. And a rank that holds the whole batch, while the others' are empty,
+   has judged in dt_backward already, by itself, and perhaps changed its units. The others know
+   nothing of that: so it goes back to those that all have, and takes the step again with them. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     dt_request request;
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(comm, "comm", DT_EARG);
     if (dt_comm_size(comm) == 1) return DT_OK;
-    bool again = dti_units_begin(net); /* a rank that alone has samples has judged for itself */
+    bool again = dti_units_begin(net);
     if (again) DT_TRY(dti_step_again(net));
     for (int tries = 0; tries == 0 || again; ++tries) {
         if (tries > 0) DT_TRY(dti_step_again(net));
@@ -6246,8 +6251,9 @@ DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-/* Ranks' values of what is saved and not trained become their mean. A running variance may be of
-   any size, so these are wide sums [S3.3]; put, added up by whoever calls, and taken. */
+/* What is saved and not trained, such as running means, becomes the mean of what the ranks have, in
+   three steps: put into sums here, added up over the ranks by whoever calls, taken out below. A
+   running variance may be of any size, so the sums are wide [S3.3]. */
 static dt_err dti_put_statistics(dt_net *net) {
     int64_t *sums = net->fixed + net->trained;
     const size_t n = net->count - net->trained;
@@ -6403,7 +6409,7 @@ typedef struct dt_progress {
     uint32_t step, steps;      /* in this epoch, from 1 */
     double seconds;            /* of training since the start */
     uint64_t samples;          /* by all workers since the start, as far as this worker knows */
-    /* of this epoch so far: all ranks' under synchronous SGD, this worker's own else */
+    /* of this epoch so far: of all ranks under synchronous SGD, else of this worker alone */
     dt_score score;
     bool epoch_ended;
     float lr;                  /* of this step */
@@ -6425,44 +6431,50 @@ typedef struct dt_train_desc {
     uint32_t batch;
     uint64_t seed;             /* of shuffling and partition */
     dt_algorithm algorithm;    /* of the sums of gradients, and of PSGD's averages; DT_AUTO is 0 */
-    /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
+    /* synchronous SGD: as soon as backward has so many bytes of gradient, they set out to be summed
+       [S11.3]; 0 means DT_BUCKET_BYTES */
     size_t bucket_bytes;
-    /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
+    /* synchronous SGD: compare the ranks' parameters every so many steps, and at the end of each
+       epoch; 0 means 100 */
     uint32_t check_every;
     /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
     bool pin;
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
-    /* PSGD: how averages are stepped to; NULL: they are taken as they are. Without checkpoints */
+    /* PSGD: a step towards the average, with momentum, instead of the average itself [S11.4]; NULL:
+       the average. Cannot be used with checkpoints */
     const dt_outer_desc *outer;
-    /* learning rates [S9.7]: the trainer sets the optimizer's before each step, and gives it its
-       own back at the end. NULL: it stays as it is */
+    /* of the learning rate [S9.7]: the trainer sets the optimizer's before each step, and puts its
+       own back in the end. NULL: it stays as it is */
     const dt_schedule *schedule;
     /* the optimizer's rate was found for batches of lr_batch: it is scaled to `batch` before the
        schedule sees it */
     dt_lr_scaling lr_scaling;
     uint32_t lr_batch;
     const dt_augment *augment; /* how the images are altered [S4.6]; NULL: not at all */
-    /* each worker takes its part of a batch in so many micro-batches [S8.1], for which its net was
-       built; 0 means 1. The result is the same, and it may differ from rank to rank */
+    /* each worker takes its part of a batch in so many micro-batches, one after the other, so that
+       its net need only be built for the largest of them (dt_accumulate_gradients [S8.1]); 0 means
+       1. The result is the same, so the number may differ from rank to rank */
     uint32_t accumulate;
-    /* not Hogwild: looked at by all ranks behind each epoch, with PSGD's average. Training ends
-       once the accuracy on it, or else in training, was `target` or more for `patience` epochs
-       in a row (0 means 1). NULL: no look; target 0: no end */
+    /* not Hogwild. validation: samples on which the net is evaluated behind each epoch, under PSGD
+       with the average of the ranks' parameters; NULL: none. Training ends early once the accuracy
+       on these, or without them that of training, was `target` (0..1) or more for `patience` epochs
+       in a row (0 means 1). target 0: all epochs are run */
     const dt_dataset *validation;
     float target;
     uint32_t patience;
-    /* not Hogwild. The file that rank 0 writes behind every so many steps (0: behind each epoch)
-       and where training ends; and the one to go on from, which may be the same, made with the
-       same settings but for epochs, algorithm, bucket_bytes and check_every, and under
-       dt_train_sync the number of ranks. NULL: none. DT_EDATA says why a file is refused */
+    /* not Hogwild. checkpoint: the file that rank 0 writes behind every checkpoint_every steps (0:
+       behind each epoch) and when training ends. resume: the one to go on from, which may be the
+       same file; made with the same settings, except that epochs, algorithm, bucket_bytes and
+       check_every may differ, and under dt_train_sync the number of ranks. NULL: none. DT_EDATA
+       says why a file is refused */
     const char *checkpoint, *resume;
     uint32_t checkpoint_every;
     /* where the trainer is given no communicator: so many threads of this process are its ranks, and
        on_step is rank 0's. More than one needs DTRAIN_WITH_THREADS */
     int threads;
-    /* false asks to stop; NULL is allowed */
+    /* called after every step; returns false to ask that training stop. NULL: nobody is told */
     bool (*on_step)(const dt_progress *progress, void *user);
-    void *user;
+    void *user;                /* handed to on_step as it is */
 } dt_train_desc;
 
 /* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to
@@ -6476,14 +6488,14 @@ typedef struct dt_train_result {
     uint64_t samples;          /* trained on by all workers together */
     /* of the last epoch, all workers', as seen while training (dropout on) */
     dt_score score;
-    int epochs;                /* ended */
+    int epochs;                /* that have ended */
     double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
     bool stopped;              /* on_step asked to, or the target was reached */
     uint64_t retaken;          /* steps taken again with other units [S8.6], by all workers */
     dt_score validation;       /* of the last epoch */
     uint32_t reached;          /* how many of the last epochs, in a row, were at the target */
-    uint64_t resumed;          /* steps that desc->resume had done */
-    int resumed_epochs;        /* that its run was to have; desc->epochs may say another number */
+    uint64_t resumed;          /* steps that the run had done when its checkpoint was written */
+    int resumed_epochs;        /* epochs that it was to have; desc->epochs may say another number */
     uint32_t checkpoints;      /* written (rank 0) */
     char complaint[256];       /* why the last one could not be written; "" if it was */
 } dt_train_result;
@@ -6494,10 +6506,10 @@ typedef struct dti_training dti_training;
 
 /* What a way to train hands to the driver. */
 typedef struct dti_method {
-    /* ranks begin and end each epoch together, and it took as long as the slowest one */
+    /* ranks begin and end each epoch together, and an epoch takes as long as the slowest of them */
     bool meets;
-    bool apart;                /* each rank has values of its own */
-    const char *name;          /* as a checkpoint has it */
+    bool apart;                /* between averages each rank has parameter values of its own */
+    const char *name;          /* by which a checkpoint calls the method */
     /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided
        that training ends. */
     dt_err (*step)(dti_training *run, const dt_batch *batch);
@@ -6522,17 +6534,23 @@ struct dti_training {
     dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
     bool wish, stop;           /* on_step has asked to stop; training does */
     float lr;                  /* scaled; what the schedule begins with */
-    int64_t retaken;           /* what the net had counted of them, less this training's */
-    double spent;              /* seconds of this epoch before a resume, then 0 */
-    double begun;              /* when the epoch would have begun without a pause */
+    /* for the result's `retaken`: what net->retaken was when this training, or the run that it goes
+       on from, had taken no step again */
+    int64_t retaken;
+    /* seconds that the resumed run had been in its epoch; 0 from the next epoch on. And when this
+       epoch began, moved back by that: dt_now() - begun is the time spent in it */
+    double spent;
+    double begun;
 };
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) {
     return !d->on_step || d->on_step(p, d->user);
 }
 
-/* From the step at which p stands to the end of the epoch. Its time is what the slowest rank took,
-   from one barrier on; the same exchange tells everybody whether training stops. */
+/* From the step at which p stands to the end of the epoch. A rank that has no batch left, while
+   others do, goes through the steps all the same, as its method may have to meet the others. The
+   epoch's time is what the slowest rank took, from a barrier on at which all begin; the exchange
+   that finds it tells everybody whether training stops. */
 static dt_err dti_run_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     if (run->method->meets) DT_TRY(dt_barrier(run->comm));
@@ -6588,8 +6606,9 @@ static dt_err dti_good_enough(dti_training *run) {
     return DT_OK;
 }
 
-/* All epochs, the result kept up to date behind each, so that a training that fails in the
-   middle has one, too. */
+/* All epochs, the result kept up to date behind each, so that a training that fails in the middle
+   has one, too. A run that is resumed in the middle of an epoch lets the batches go by that it has
+   done already. */
 static dt_err dti_run_each_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     dt_batch done;
@@ -6610,7 +6629,8 @@ static dt_err dti_run_each_epoch(dti_training *run) {
     return DT_OK;
 }
 
-/* The learning rate is the trainer's meanwhile, where it was asked to look after it. */
+/* With a schedule or a scaling the optimizer's learning rate changes meanwhile; in the end it is
+   what it was. */
 static dt_err dti_run_epochs(dti_training *run) {
     const dt_train_desc *d = run->d;
     const float own = run->opt->lr;
@@ -6656,13 +6676,13 @@ typedef struct dti_buckets {
     dt_net *net;
     dt_comm *comm;
     dt_algorithm algorithm;
-    size_t floor;              /* bytes that start a bucket */
-    size_t low, high;          /* gradients that are final and not yet on their way */
+    size_t floor;              /* a bucket sets out once it has so many bytes */
+    size_t low, high;          /* gradients low .. high-1 are final, and not yet on their way */
     int started;
-    dt_request request[32];
+    dt_request request[32];    /* of the buckets on their way; one is left for the last */
 } dti_buckets;
 
-/* What is final and not yet on its way, gradients low .. high-1, sets out. */
+/* Gradients low .. high-1 set out. */
 static dt_err dti_bucket_start(dti_buckets *b) {
     DT_TRY(dti_start_sum(b->net, b->comm, b->algorithm, b->low, b->high, &b->request[b->started]));
     ++b->started;
@@ -6670,17 +6690,19 @@ static dt_err dti_bucket_start(dti_buckets *b) {
     return DT_OK;
 }
 
-/* Called by dt_backward for each layer whose gradient is final. */
+/* Called in backward for each layer whose gradient is final: [offset, offset + count). Starts a
+   bucket if there is enough for one; else gives those on their way the time to move on. The layer
+   at offset 0 starts none: with the last bucket go the numbers about the whole gradient [S8.1], so
+   dti_bucket_wait sends it. */
 static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
     dti_buckets *b = user;
     const size_t unit = b->net->desc.float_sums ? sizeof(float) : sizeof(int64_t);
     bool done;
     (void)count;
     b->low = offset;
-    /* the last one sets out when all is known about it [S8.1] */
     if (b->low > 0 && (b->high - b->low) * unit >= b->floor && b->started < 31)
         return dti_bucket_start(b);
-    /* moves all of them on */
+    /* to test one moves all of them on [S10.2] */
     return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK;
 }
 
@@ -6769,8 +6791,9 @@ static const dti_method dti_sync = { .name = "sync", .meets = true, .step = dti_
                                      .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end,
                                      .judge = dti_sync_judge };
 
-/* A rank's work is its lane groups of a full batch. Where ranks outnumber cores it says which
-   core it had best stand on [E2.2]; afterwards the process may go anywhere again. */
+/* Where ranks outnumber cores, each is given a core for the time of training [E2.2], so that the
+   cores have about the same work; a rank's work is counted in its lane groups of a full batch.
+   Afterwards the process may run on any core again, and waits at place 0, which is no core. */
 static dt_err dti_sync_run(dti_training *run) {
     const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank,
                    size = run->it.size;
@@ -6787,8 +6810,9 @@ static dt_err dti_sync_run(dti_training *run) {
     return error;
 }
 
-/* Checks on every rank, what must be alike compared, rank 0's values sent to all; then epochs.
-   The net gets its sink for statistics back as it was. */
+/* Every rank checks its arguments; the ranks compare what must be alike; rank 0's values go to all;
+   then the epochs. Meanwhile layers add up over comm (dt_share_statistics); in the end the net's
+   own on_sums is put back. */
 DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d,
                             dt_train_result *result) {
     dti_training run = {
@@ -6940,8 +6964,9 @@ static dt_err dti_psgd_average(dti_training *run, bool *stop) {
     return DT_OK;
 }
 
-/* A wish to stop is heard by the others at the next average or checkpoint; where there is neither,
-   each rank ends by itself, and the others at the end of the epoch. */
+/* A step of this rank alone, and behind every average_every-th the average, with which a wish to
+   stop travels. (Checkpoints carry it, too. Where there is neither, a rank that wishes to stop does
+   so at once, and the others hear of it at the end of the epoch.) */
 static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
     const uint32_t every = run->d->average_every;
     if (batch) { /* a share may be one step shorter than the longest */
@@ -6957,8 +6982,8 @@ static void dti_psgd_wished(dti_training *run) {
     run->stop = run->stop || !(run->d->average_every || run->d->checkpoint);
 }
 
-/* Looks with the average, and goes on from where each rank was: its values wait in the gradient's
-   place, which nobody needs between steps. */
+/* Evaluates the average of the ranks' parameters, and then lets each rank go on from where it was:
+   its values wait in the gradient vector, which nobody needs between steps. */
 static dt_err dti_psgd_judge(dti_training *run, dt_score *score) {
     dt_net *net = run->net;
     if (!run->d->validation) return dti_sum_score(run->comm, score);
@@ -7044,8 +7069,8 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    and a copy is never torn, but workers wait for each other; and averaging once an epoch, where
    workers share nothing in between.
 
-   To read: dti_hogwild_change, a worker's step; dti_hogwild_add, the three that are not one; then
-   dti_worker_main, a worker's life. */
+   To read: dti_hogwild_change, a worker's step; dti_hogwild_add, the load, addition and store that
+   are not one operation; then dti_worker_main, a worker from its beginning to its end. */
 #ifdef DTI_DECLARE
 #ifdef DTRAIN_WITH_THREADS
 typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt_sharing;
@@ -7053,7 +7078,8 @@ typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt
 #define DT_STALENESS_BINS 64
 typedef struct dt_hogwild_result {
     dt_train_result train;
-    /* steps by the number of others' steps in between; the last bin: that or more */
+    /* staleness[i]: steps in which i changes by others came between a worker's copy and its own
+       change; in the last bin: so many or more */
     uint64_t staleness[DT_STALENESS_BINS];
     double worker_seconds[64];             /* of the first 64 workers */
 } dt_hogwild_result;
@@ -7090,8 +7116,8 @@ typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run
     pthread_mutex_t lock;       /* of values, when locked */
 } dti_hogwild;
 
-/* What is one worker's. Its change, an image of the parameters, is what it adds to the shared
-   ones. */
+/* What is one worker's. change: a number for each trained parameter, to be added to the shared
+   one. */
 typedef struct dti_worker {
     dti_hogwild *shared;
     dti_training run;
@@ -7101,7 +7127,8 @@ typedef struct dti_worker {
     uint64_t staleness[DT_STALENESS_BINS];
 } dti_worker;
 
-/* n numbers, of which the last may be half a pair: behind it lies what is each worker's own */
+/* Copies the n shared numbers into a worker's own vector. If n is odd only half of the last pair is
+   copied: behind the trained numbers lie running statistics, which are the worker's own. */
 static void dti_hogwild_read(dti_hogwild *h, float *values, size_t n) {
     for (size_t i = 0; i < h->pairs; ++i) {
         uint64_t pair = atomic_load_explicit(&h->values[i], memory_order_relaxed);
