@@ -758,11 +758,14 @@ DTI_LOCAL void dti_philox_lanes(uint32_t out[4][DT_LANES], uint64_t seed, uint32
     memcpy(out[2], c2, sizeof c2); memcpy(out[3], c3, sizeof c3);
 }
 
-/* Fisher and Yates: from the end, each place changes with one drawn from the i places up to it. A
-   32-bit number modulo i would prefer small places wherever i does not divide 2^32. Lemire ("Fast
-   random integer generation in an interval", 2019) takes the upper half of number * i, which is a
-   place below i, and draws again where the lower half is below 2^32 mod i: then each place is left
-   with the same count of numbers. For i = 3 that throws away 1 of 2^32. */
+/* Fisher and Yates: from the end, each place is exchanged with one drawn from the i places up to
+   it, itself included. A 32-bit number modulo i would prefer small places wherever i does not
+   divide 2^32. Lemire ("Fast random integer generation in an interval", 2019) takes the upper half
+   of number * i, which is a place below i, and draws again where the lower half is below 2^32 mod
+   i: then each place is left with the same count of numbers. For i = 3 that throws away 1 of 2^32.
+
+   `used` counts the numbers drawn, of which one call of Philox gives four; its upper bits go where
+   the sample stands in other uses, so that the counter never runs out. */
 DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose,
                            uint32_t epoch) {
     DTI_NEED(out || n == 0, "out", );
@@ -791,9 +794,9 @@ DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purp
     }
 }
 
-/* Eight bytes at a time: exclusive or with what is there, times FNV's prime, which carries every
-   bit upwards; the shift brings the upper ones down again, and two more such rounds at the end
-   let the last byte, too, reach every bit.
+/* Eight bytes at a time: h becomes h xor these, times FNV's prime, which carries every bit upwards;
+   the shift brings the upper ones down again, and two more such rounds at the end let the last
+   byte, too, reach every bit.
 
    Numbers of `each` bytes are hashed as if they lay lowest byte first, as on most machines:
    elsewhere byte i of a number is found at i ^ (each - 1). */
@@ -835,7 +838,10 @@ DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start) {
 
      N images   C input channels   O output channels   H,W input rows, columns
      P,Q output rows, columns   K kernel   S stride   p padding
-     L = 16 lanes   G lane groups   I inputs of a linear layer */
+     L = 16 lanes   G lane groups   I inputs of a linear layer
+     P also the number of ranks, where no map is spoken of; in [S10] that is p
+
+   A lane group is sixteen images that are computed side by side, one in each lane [S4.7]. */
 #ifdef DTI_DECLARE
 #define DT_MAX_RANK 4
 typedef struct dt_tensor {
@@ -975,7 +981,8 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n, float un
 
        [S4.2] [S4.3]        [S4.4]              [S4.5]                [S4.6] [S4.7]
        files, by name  ->   shares of ranks  -> a step's samples  ->  altered, scaled, in lanes
-       arrays [S4.1]        (PSGD)              (every trainer)       (sixteen side by side) */
+       arrays [S4.1]        (ranks that train   (every trainer)       (sixteen side by side)
+                            apart, [S11.4])                                                      */
 
 /* ==== [S4.1] Datasets ===================================================== */
 
@@ -1025,7 +1032,7 @@ typedef struct dt_arrays {
     const float *targets;    /* (N,target_width) */
     int target_width;
     const float *mean, *std; /* (C) each; NULL: measured */
-    bool unscaled;           /* neither: the net sees floats as they are, bytes as pixel/255 */
+    bool unscaled;           /* no mean and std: the net sees v = the float, or pixel/255 */
 } dt_arrays;
 DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *arrays);
 
@@ -1265,7 +1272,7 @@ DT_API const dt_dataset_kind *dt_dataset_known(int i) {
     return i >= 0 && i < DTI_DATA_CLASSES ? &dti_data_classes[i].kind : NULL;
 }
 
-/* One part of a set, called and scaled as its row says. */
+/* One part of a set, with the name, mean and std that its row says. */
 static dt_err dti_load_part(dt_dataset *d, const dti_data_class *set, const char *folder,
                             int part) {
     DT_TRY(set->load(d, folder, part));
@@ -1287,7 +1294,7 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const dti_data_c
     if (both && (train->height != test->height || train->width != test->width))
         err = dt_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder,
                       train->height, train->width, test->height, test->width);
-    else if (both) /* the test images are seen through the training images' mean and std */
+    else if (both) /* the training images' mean, and std right behind it, for the test images too */
         memcpy(test->mean, train->mean, 2 * (size_t)test->channels * sizeof *test->mean);
     if (err != DT_OK) {
         dt_dataset_free(train);
@@ -1496,7 +1503,7 @@ DT_API void dt_batches_free(dt_batches *it);
 #endif
 
 #ifdef DTI_IMPLEMENT
-enum { DTI_AUGMENT_SIDE = 2048 };
+enum { DTI_AUGMENT_SIDE = 2048 }; /* rows or columns of an image that can be altered [E1.10] */
 
 DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc) {
     DTI_NEED(it, "it", DT_EARG);
@@ -1585,10 +1592,11 @@ DT_API void dt_batches_free(dt_batches *it) {
 
        flip      left and right change places, with probability 1/2, say
        rotate    by U(-10, 10) degrees about the centre
-       affine    scaled by U(0.8, 1.2), each row shifted in proportion to its height (shear)
-       colours   brightness, contrast and saturation, in an order that is drawn, too:
-                 I becomes clip(f I + (1-f) D), with f from U(0.8, 1.2), and
-                 D = 0 | the mean of the image's grey | each pixel's own grey
+       affine    scaled by U(0.8, 1.2); sheared: each row shifted sideways, in proportion to its
+                 distance from the centre
+       colours   brightness, contrast and saturation, in an order that is drawn, too: pixel I
+                 becomes f I + (1-f) D, cut to 0..255, with f from U(0.8, 1.2), and
+                 D = 0 | the mean grey of the whole image | the pixel's own grey
 
    The random numbers are Philox words [S2] of (seed, epoch, image): so the rank that holds the
    image does not matter, nor the batch, nor whether the run was resumed. An image becomes another
@@ -1630,9 +1638,10 @@ static dti_alteration dti_draw_alteration(const dt_augment *d, uint32_t epoch, u
 
 /* ==== [S4.7] Into lanes =================================================== */
 
-/* The kernels want sixteen images side by side, [C][H][W][16] floats; the data are rows of bytes.
-   So a lane group is transposed while its bytes become numbers, x = pixel * a + b, with
-   a = 1/(255 std) and b = -mean/std:
+/* The kernels want sixteen images side by side, a lane group: [C][H][W][16] floats, and of each
+   sixteen image l has number l, its lane. The data are rows of bytes, one image after the other. So
+   a lane group is transposed while its bytes become numbers, x = pixel * a + b, with
+   a = 1/(255 std) and b = -mean/std (of floats, a = 1/std):
 
        image 0   p0 p1 p2 ...          p0 of images 0..15 | p1 of images 0..15 | ...
        image 1   p0 p1 p2 ...    ->    one register each
@@ -2470,7 +2479,9 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
 
    The place of each maximum is noted, a byte each, so that backward need not look at x again. */
 #ifdef DTI_DECLARE
-/* K 1..15; stride = kernel, no padding, floor */
+/* x (N,C,H,W) -> y (N,C,P,Q), P = H/K rounded down, Q likewise from W: windows side by side, and
+   what fills none is left out. N*C*P*Q*K*K comparisons. K 1..15, else DT_EARG; DT_ESHAPE if K is
+   above H or W. */
 DT_API void dt_maxpool2d(dt_net *net, int kernel);
 #endif
 
@@ -2487,7 +2498,7 @@ static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
     return DT_OK;
 }
 
-/* a place each */
+/* For each output the place of its maximum, u*K + v, in a byte. */
 static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_group_floats(op->out); }
 
 static void dti_maxpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
@@ -2522,10 +2533,10 @@ DT_API void dt_maxpool2d(dt_net *net, int kernel) {
 
    y = max(x, 0); a NaN stays a NaN. Without something that is not linear between them, two
    layers of sums would be one: w2*(w1*x) = (w2*w1)*x. ReLU is the cheapest such thing, and where
-   it is open it hands dy on as it is, through any number of layers.
+   x > 0 it hands dy on as it is, through any number of layers; elsewhere dx is 0.
 
-   The mask for backward is y itself: it is above 0 just where x was. So x need not be kept, and
-   y may be written over it. */
+   Backward asks only whether x was above 0, and y is above 0 just where x was. So x need not be
+   kept, and y may be written over it. */
 #ifdef DTI_DECLARE
 /* x -> y of the same shape, one comparison a number */
 DT_API void dt_relu(dt_net *net);
@@ -2533,8 +2544,9 @@ DT_API void dt_relu(dt_net *net);
 
 #ifdef DTI_IMPLEMENT
 /* A layer that goes number by number is two functions of one number: y of x, and dy/dx told from y.
-   They are constants where these two are called, and so inlined into the loops. ReLU's way back
-   is its own: 0 where nothing came through, even if dy is a NaN. */
+   The two loops below take such a function as an argument; they are inlined where they are called
+   with its name, and so is it. ReLU's way back has a loop of its own: dx is 0 where x was not above
+   0, even if dy is a NaN. */
 typedef float dti_of_one(float x);
 
 DTI_INLINE void dti_each_forward(dti_of_one *value, const dti_op *op, int first, int groups) {
@@ -2591,9 +2603,9 @@ DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, 
    for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
    number of the value) [S2]: it belongs to the image and not to the rank that holds it. */
 #ifdef DTI_DECLARE
-/* of a value to become zero, 0 <= p < 1 */
+/* probability: p, that a value becomes zero, 0 <= p < 1; else DT_EARG */
 DT_API void dt_dropout(dt_net *net, float probability);
-/* of a whole (image, channel) plane */
+/* the same, that a whole (image, channel) plane does */
 DT_API void dt_dropout2d(dt_net *net, float probability);
 #endif
 
@@ -2625,7 +2637,7 @@ static void dti_dropout_needs(dti_op *op) {
     op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float);
 }
 
-/* m of a lane group, four draws from one block of Philox; lanes side by side. */
+/* Draws m for a lane group, [planes][16]: sixteen images at once, of each four numbers a call. */
 static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
     float *mask = (float *)(void *)dti_notes_of(op, g);
     const float p = ((const dti_dropout *)op->layer->own)->probability, keep = 1.0f / (1.0f - p);
@@ -2698,7 +2710,8 @@ DT_API void dt_dropout2d(dt_net *net, float probability) {
    Each weight is used once an image, where a convolution's is used at every place: to read the
    weights takes longer than to multiply with them. So this layer asks for all lane groups at once;
    a weight that is in a register then serves several groups. 320 inputs and 50 outputs are 16000
-   weights, 64 KB, more than a first-level cache: of 8 groups each alone would read them all. */
+   weights, 64 KB, more than a first-level cache: 8 groups, one by one, would fetch them eight
+   times. (fc in the names below: fully connected, as such layers are also called.) */
 #ifdef DTI_DECLARE
 /* x (N,C,H,W) -> y (N,out,1,1); out 1..2^20, a name that no other layer has. 2*N*I*out flop
    forward, twice that backward. */
@@ -2964,6 +2977,7 @@ DT_API void dt_sigmoid(dt_net *net);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* a*b + c, rounded once where the processor has an instruction for it, else twice. */
 #if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA)
 DTI_INLINE float dti_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #else
@@ -2994,8 +3008,9 @@ DTI_INLINE float dti_exp(float x) {
     return p;
 }
 
-/* exp of a number that is not positive: never too large, and where x is large against 0 the
-   quotient is 1 - or, from the other side, a small number with all of its digits. */
+/* With e = exp(-|x|), which is at most 1 and so cannot overflow: 1/(1+e) for x >= 0; and for x < 0
+   e/(1+e), which is the same formula multiplied by exp(x) above and below. So a y near 0 has all of
+   its digits, as 1 - 1/(1+e) would not. */
 DTI_INLINE float dti_logistic(float x) {
     const float e = dti_exp(-fabsf(x));
     return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
@@ -3086,10 +3101,10 @@ DT_API void dt_tanh(dt_net *net) { dti_append(net, &dti_tanh_class, NULL, NULL, 
 
    When the net is used there is no batch to look at. Then mu and var are running values, which each
    step moves a little towards the batch's own: running = (1 - momentum) * running + momentum *
-   batch, for var with the unbiased n/(n-1) * var. Groups and ranks have several means: their mean
-   is taken; of the groups' and ranks' variances likewise. They ride behind the gradient in its
-   message, and the step that the optimizer takes moves the running values, so a rank's copy is
-   every rank's.
+   batch, for var with the unbiased n/(n-1) * var. With statistics over groups or ranks a batch has
+   several means and variances; then the mean of the means is taken, and that of the variances. What
+   is to be averaged over ranks travels behind the gradient in its message; and the running values
+   move when the optimizer takes its step, so that they are alike on all ranks.
 
    Parameters: name.weight (gamma, C, from 1), name.bias (beta, C, from 0), and, saved but not
    trained, name.running_mean (C, from 0), name.running_var (C, from 1). Names and numbers are
@@ -3177,8 +3192,9 @@ static int dti_lanes_in(const dti_pass *run, int g) {
 
 /* ---- One channel of one lane group, a plane of n places in sixteen lanes.
 
-   Its sums come together in three levels, of which the first is cheap and the others exact enough:
-   eight places in a float, lane by lane; those, in a double; the lanes, one after the other. */
+   Its numbers are added up in three levels: in each lane eight places as floats, which is fast and
+   has little to round; in each lane these sums of eight, as doubles; then the lanes' sums, one
+   after the other. */
 enum { DTI_BN_PLACES = 8 };
 
 static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
@@ -3230,7 +3246,8 @@ static void dti_wide_put(const dti_op *op, int i, double x) {
     if (!dti_wide_add(dti_wide_of(op, i), x)) ++*op->wide;
 }
 
-/* The first `sums` of them become the whole batch's; false if the pass has failed. */
+/* The first `sums` of them are added up over the ranks, where the statistics are the batch's; false
+   if the pass has failed. */
 static bool dti_wide_meet(const dti_op *op, const dti_pass *run, int sums) {
     if (op->scope == DTI_OVER_BATCH && run->sum && *run->error == DT_OK)
         dti_pass_fails(run, run->sum(run->sum_user, op->wide, 1 + (size_t)sums * DTI_WIDE));
@@ -3259,8 +3276,9 @@ static double dti_batchnorm_count(const dti_op *op, const dti_pass *run) {
 
        mu = near + mean(d)       var = mean(d^2) - mean(d)^2, the second term next to nothing */
 
-/* A share of what the running value of channel c follows. A float, whose sum over equal ranks is
-   exact. */
+/* What this pass has measured of channel c, its mean or its variance (slot), is added to the shares
+   that the running value will follow [S8.5]. It is rounded to a float first: when all ranks give
+   the same float, their sum is exact, and so is its mean. */
 static void dti_batchnorm_share(const dti_op *op, const dti_pass *run, int slot, int c,
                                 double value) {
     const size_t at = op->layer->slot[slot].offset + (size_t)c - run->trained;
@@ -3270,7 +3288,9 @@ static void dti_batchnorm_share(const dti_op *op, const dti_pass *run, int slot,
                                     value));
 }
 
-/* of channel c, n numbers have the sums of d and d^2 */
+/* Mean and variance of channel c, whose n numbers have the sums d.a of d and d.ad of d^2. Rounding
+   may have made a small variance negative: it counts as 0, written as var * 0.0, because a NaN is
+   then still one, and is refused. */
 static dti_channel dti_batchnorm_channel(const dti_op *op, const dti_pass *run, int c, float near,
                                          double n, dti_two_sums d) {
     const double rest = d.a / n, var = d.ad / n - rest * rest;
@@ -3336,8 +3356,8 @@ static void dti_batchnorm_saved(const dti_op *op, const dti_pass *run, int g) {
             (dti_channel) { mean[c], 0.0f, (float)(1.0 / sqrt((double)var[c] + eps)) };
 }
 
-/* What the channels' means are, from whom the scope says; then one multiplication and one
-   addition for each number. */
+/* First the channels' means and variances, measured over what the scope says, or the saved ones;
+   then y, by one multiplication and two additions a number. */
 static void dti_batchnorm_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const size_t plane = (size_t)op->in[1] * (size_t)op->in[2] * DT_LANES;
     const float *gamma = run->values + op->layer->slot[DTI_BN_WEIGHT].offset,
@@ -3510,16 +3530,16 @@ static bool dti_largest_is_label(int K, const float *z, const dti_wanted *w, int
      p[k] = exp(z[k]) / sum_j exp(z[j])          log p[k] = z[k] - log(sum_j exp(z[j]))
 
    and the loss is -log p[t] of the right class t. Why the logarithm: samples are independent, so
-   what the net holds for probable of all of them together is a product; its logarithm is a sum over
-   samples, whose mean a batch can estimate, and to make the product large is to make -log small. It
-   is 0 where the net is sure and right, log K where it knows nothing, and grows without bound where
-   it is sure and wrong.
+   the probability that the net gives to all of their labels together is a product; its logarithm is
+   a sum over samples, whose mean a batch can estimate, and to make the product large is to make the
+   mean of -log p[t] small. The loss is 0 where the net is sure and right, log K where it gives all
+   classes the same probability, and grows without bound where it is sure and wrong.
 
    The derivative is the softmax minus one where the label is:
 
      loss     = log(sum_j exp(z[j])) - z[t]
      d/dz[k] of the first term  = exp(z[k]) / sum_j exp(z[j])  =  p[k]
-     d/dz[k] of the second term = [k == t]
+     d/dz[k] of the second term = [k == t]                   1 where k is t, else 0
      d loss / d z[k]            = p[k] - [k == t]
 
    so each logit is pushed by exactly as much as its probability is off, and the pushes add up to 0.
@@ -3564,7 +3584,7 @@ static void dti_cross_entropy_backward(int K, const float *z, const float *logp,
 
 /* K numbers are wanted: loss = 1/K sum_k (z[k] - t[k])^2. Its derivative, 2/K (z[k] - t[k]), grows
    with the distance: one target far away from all others outweighs many near ones. Targets of about
-   the size 1 train best; what one sample's loss may be ends at 2^20 (dt_forward).
+   the size 1 train best; a sample's loss of 2^20 or more is an error of dt_forward.
 
    A label stands for the row of targets that is 1 at its class and 0 elsewhere; of a net with one
    output, for the number that it is. */
@@ -3589,7 +3609,7 @@ static void dti_mean_squared_backward(int K, const float *z, const float *logp,
         dz[i] = i % DT_LANES < w->count ? (z[i] - w->target[i]) * each : 0.0f;
 }
 
-/* Of a number nobody can say that it is right, but of a class. */
+/* Numbers are near their targets or far from them, but not right or wrong; a class is. */
 static bool dti_mean_squared_right(int K, const float *z, const dti_wanted *w, int lane) {
     return K > 1 && dti_largest_is_label(K, z, w, lane);
 }
@@ -3597,9 +3617,9 @@ static bool dti_mean_squared_right(int K, const float *z, const dti_wanted *w, i
 
 /* ==== [S7.4] Binary cross-entropy ========================================= */
 
-/* K questions, each with its own yes or no: p = sigmoid(z) [S6.9] is held for the probability of
-   yes, and t, 0 or 1 or between, for what is wanted. The loss of a question is cross-entropy [S7.2]
-   over its two answers, and a sample's the mean of its K:
+/* K questions, each with its own yes or no: p = sigmoid(z) [S6.9] is taken as the probability of
+   yes, and t, 0 or 1 or between, is what is wanted. The loss of a question is cross-entropy [S7.2]
+   over its two answers, and a sample's loss is the mean of its K:
 
      -t log p - (1-t) log(1-p)  =  max(z,0) - z t + log(1 + exp(-|z|))          dz = p - t
 
@@ -3752,9 +3772,9 @@ typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
 
 /* dt_net_on_sums: layers that look at the global batch, batch norm for one [S6.11], need sums over
-   the ranks in the middle of a pass. While dt_forward and dt_backward run, fn(user, sums, count) is to add up
-   sums[0..count-1] over all ranks, in place; each rank gets the same calls in the same order, one
-   with an empty batch too. Without fn the sums are this rank's own: right for one rank.
+   the ranks in the middle of a pass. While dt_forward and dt_backward run, fn(user, sums, count) is
+   to add up sums[0..count-1] over all ranks, in place; each rank gets the same calls in the same
+   order, one with an empty batch too. Without fn the sums are this rank's own: right for one rank.
    dt_share_statistics [S11.1] hands in a communicator's all-reduce, and trainers do so by
    themselves. */
 typedef dt_err dt_sum_fn(void *user, int64_t *sums, size_t count);
@@ -3780,9 +3800,9 @@ DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt
    floats. DT_EARG if there is no such sample, or the loss knows no probabilities */
 DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
 DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
-/* What the net says of samples first .. first+count-1 of the data, one or many; they need no labels.
-   out [count][dt_net_classes]: probabilities, or the outputs themselves where the loss knows none.
-   Dropout is off, and batch norm takes what it has saved. DT_EARG, DT_ESHAPE */
+/* dt_predict: what the net says of samples first .. first+count-1 of the data, one or many; they
+   need no labels. out [count][dt_net_classes]: probabilities, or the outputs themselves where the
+   loss knows none. Dropout is off, and batch norm takes what it has saved. DT_EARG, DT_ESHAPE */
 DT_API dt_err dt_predict(dt_net *net, const dt_dataset *data, uint32_t first, uint32_t count,
                          float *out);
 /* one line a layer: name, shape, parameters, flop */
@@ -5568,12 +5588,12 @@ typedef enum dt_curve {
 typedef struct dt_schedule {
     dt_curve curve;
     bool by_step;            /* t counts steps, else epochs; alike in all pieces */
-    uint32_t over;           /* T; and, where another piece follows, when: at t = T */
-    float from, to;          /* linear: factors of lr */
-    uint32_t every;          /* steps: at least 1 */
-    float factor;            /* steps */
-    float end;               /* cosine: a learning rate */
-    const struct dt_schedule *then; /* NULL: it goes on as it is */
+    uint32_t over;           /* T; where another piece follows, it begins at t = T */
+    float from, to;          /* DT_LR_LINEAR: factors of lr, at t = 0 and from t = T on */
+    uint32_t every;          /* DT_LR_STEPS: so many t from one fall to the next, at least 1 */
+    float factor;            /* DT_LR_STEPS: by which the rate is multiplied each time */
+    float end;               /* DT_LR_COSINE: the learning rate from t = T on */
+    const struct dt_schedule *then; /* the next piece; NULL: this one goes on */
 } dt_schedule;
 #define DT_WARMUP_DEFAULTS .curve = DT_LR_LINEAR, .from = 1.0f / 3.0f, .to = 1.0f, .over = 5
 
@@ -5610,7 +5630,8 @@ static double dti_linear_at(const dt_schedule *s, double lr, uint64_t t) {
     return lr * (from + (to - from) * dti_share_of(t, s->over));
 }
 
-/* By squares, in few multiplications whose order is fixed: pow has other last bits elsewhere. */
+/* lr * factor^n by repeated squaring: few multiplications, in a fixed order. The C library's pow
+   has other last bits on other systems. */
 static double dti_steps_at(const dt_schedule *s, double lr, uint64_t t) {
     double square = (double)s->factor;
     for (uint64_t n = t / s->every; n; n >>= 1, square *= square)
@@ -5623,7 +5644,7 @@ static double dti_steps_at(const dt_schedule *s, double lr, uint64_t t) {
    bits, in which ranks on different systems might differ. */
 static double dti_cosine_at(const dt_schedule *s, double lr, uint64_t t) {
     const double a = 0x1.921fb54442d18p0 * dti_share_of(t, s->over), end = (double)s->end;
-    double sine = 1.0; /* / a: 1 - a^2/(2*3) * (1 - a^2/(4*5) * (1 - ... */
+    double sine = 1.0; /* at first sin(a)/a = 1 - a^2/(2*3) * (1 - a^2/(4*5) * (1 - ... */
     for (int k = 19; k > 1; k -= 2) sine = 1.0 - a * a / (double)(k * (k - 1)) * sine;
     sine *= a;
     return end + (lr - end) * (1.0 - sine * sine);
@@ -5634,7 +5655,7 @@ static const dti_curve_class dti_curves[] = { { dti_constant_at, false, false },
                                               { dti_steps_at, false, true },
                                               { dti_cosine_at, true, false } };
 
-/* What two schedules that are alike have in common. */
+/* The same number for schedules that are alike, by which ranks compare theirs. */
 static uint64_t dti_schedule_hash(const dt_schedule *s, uint64_t hash) {
     for (; s; s = s->then) {
         const uint64_t whole[] = { (uint64_t)s->curve, s->by_step, s->over, s->every };
@@ -5706,9 +5727,10 @@ typedef struct dt_comm dt_comm;
 /* The one-rank communicator. NULL if memory is out. Free with dt_comm_free. */
 DT_API dt_comm *dt_comm_alone(void);
 
-/* What a chapter starts with: MPI where it is compiled in, with a watcher [E4.1] that writes to
-   standard error; else alone. Call it first in main, before any thread is started: under mpiexec it
-   forks. argc and argv are main's, or both NULL. NULL on failure, with the reason in dt_error(). */
+/* What a program starts with: all processes that mpiexec has started, where MPI is compiled in;
+   else this one alone. With MPI, a process beside the ranks watches them, and writes to standard
+   error when one fails [E4]. So this forks: let it be the first call in main, before any thread is
+   started. argc and argv are main's, or both NULL. NULL on failure; dt_error() says why. */
 DT_API dt_comm *dt_comm_world(int *argc, char ***argv);
 
 /* Says goodbye to the other ranks and releases everything; ends MPI if dt_comm_mpi began it.
@@ -5725,7 +5747,7 @@ DT_API const char *dt_comm_host(const dt_comm *comm, int rank);
 DT_API const char *dt_comm_backend_name(const dt_comm *comm); /* "alone", "threads", "MPI" */
 
 /* Ends the whole job: under MPI every process stops, and mpiexec does not end with 0; under threads
-   every rank that waits, or will wait, in this section returns DT_ECOMM. */
+   every call of [S10.2] in which a rank waits, or will wait, returns DT_ECOMM. */
 DT_API void dt_comm_abort(dt_comm *comm, int exit_code);
 
 #ifdef DTRAIN_WITH_THREADS
@@ -5779,13 +5801,14 @@ DT_API dt_comm_cost dt_comm_times(const dt_comm *comm);
 typedef enum dt_type { DT_F32, DT_F64, DT_I64 } dt_type;
 typedef enum dt_op   { DT_SUM, DT_MIN, DT_MAX } dt_op;
 
-/* The ways to all-reduce, and what each costs in the usual model: a message of n bytes takes a +
-   n b seconds, a to get it going and b for each byte; adding a byte takes c. On p ranks (lg is
-   the logarithm to base 2, rounded up; Thakur, Rabenseifner, Gropp 2005):
+/* The ways to all-reduce, the first five of them drawn in [S10.3], and what each costs in the usual
+   model: a message of n bytes takes a + n b seconds, a to get it going and b for each byte; adding
+   a byte takes c. On p ranks (lg: the logarithm to base 2, rounded up; Thakur, Rabenseifner, Gropp
+   2005):
 
      DT_NAIVE     rank 0 gathers, adds, sends back       2(p-1)(a + nb) + (p-1)nc at rank 0
      DT_TREE      the same along a binomial tree         2 lg p (a + nb) + lg p nc
-     DT_RING      p blocks travel once and once more     2(p-1)a + 2(p-1)/p nb + (p-1)/p nc
+     DT_RING      p blocks go round the ranks twice      2(p-1)a + 2(p-1)/p nb + (p-1)/p nc
      DT_DOUBLING  everybody exchanges everything         lg p (a + nb + nc)
      DT_HALVING   halves, quarters ..., and back         2 lg p a + 2(p-1)/p nb + (p-1)/p nc
      DT_MPI       the MPI library's own choice
@@ -5842,10 +5865,10 @@ DT_API dt_err dt_allreduce(dt_comm *comm, void *buf, size_t n, dt_type type, dt_
                            dt_algorithm algorithm);
 
 /* The same in two parts, so that computing goes on meanwhile. Several may be in flight (32; one
-   more first waits for the oldest). buf belongs to the request until wait, or test with *done,
-   has returned. Nobody works on it behind your back: it goes forward inside test and wait, which
-   bring on all requests in flight, in whatever order they are waited for. So call test now and
-   then in a long computation. */
+   more first waits for the oldest). buf belongs to the request until wait has returned, or a test
+   has set *done. Nobody works on it behind your back: it goes forward inside test and wait, which
+   bring on all requests in flight, in whatever order they are waited for. So call test now and then
+   in a long computation. */
 typedef struct dt_allreduce_desc {
     void        *buf;
     size_t       n;
@@ -6469,8 +6492,8 @@ typedef struct dt_train_desc {
        says why a file is refused */
     const char *checkpoint, *resume;
     uint32_t checkpoint_every;
-    /* where the trainer is given no communicator: so many threads of this process are its ranks, and
-       on_step is rank 0's. More than one needs DTRAIN_WITH_THREADS */
+    /* where the trainer is given no communicator: so many threads of this process are its ranks,
+       and on_step is rank 0's. More than one needs DTRAIN_WITH_THREADS */
     int threads;
     /* called after every step; returns false to ask that training stop. NULL: nobody is told */
     bool (*on_step)(const dt_progress *progress, void *user);
