@@ -300,8 +300,8 @@ DT_API const char *dt_err_name(dt_err code) {
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown";
 }
 
-/* Leaves a public function, with the neutral value of its kind, where it was not given what it
-   needs. */
+/* Leaves a public function where it was not given what it needs; neutral: what it returns then,
+   nothing where it returns nothing. */
 #define DTI_NEED(given, names, neutral) \
     do { \
         if (!(given)) { \
@@ -829,7 +829,15 @@ DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start) {
 }
 #endif
 
-/* ==== [S3] Tensors, named values, exact sums ============================== */
+/* ==== [S3] Tensors, named values, exact sums ==============================
+
+   What a net's numbers are kept in, and how they are added up. A tensor says how floats that lie
+   one behind the other are read as a table [S3.1]. Sums over images are what ranks need each other
+   for, and a sum of floats depends on who adds first. Here it does not: gradients are added as
+   integers of 64 bits [S3.2], the sums behind means and variances as integers of 450 [S3.3].
+
+   To read: [S3.1], whose size letters all comments use; [S3.2] as far as its first picture. The
+   rest when [S8.6] and batch norm [S6.11] ask for it. */
 
 /* ==== [S3.1] Tensors ====================================================== */
 
@@ -977,7 +985,9 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n, float un
 
 /* What a net learns from: how samples come from files, or from a program's arrays, and how every
    step of a training gets its own. The rule of this section is that nothing is left to luck: which
-   samples a rank sees, in which order, and how each is altered, follow from seeds and numbers.
+   samples a rank sees, in which order, and how each is altered, follow from seeds and numbers. To
+   read: [S4.5], the batches of every training; [S4.7], how an image gets into the net; the rest
+   when you have data of your own.
 
        [S4.2] [S4.3]        [S4.4]              [S4.5]                [S4.6] [S4.7]
        files, by name  ->   shares of ranks  -> a step's samples  ->  altered, scaled, in lanes
@@ -3472,14 +3482,17 @@ DT_API void dt_batchnorm2d(dt_net *net, const char *name, const dt_batchnorm2d_d
 }
 #endif
 
-/* ==== [S7] Losses ======================================================= */
+/* ==== [S7] Losses =======================================================
+
+   What training is to make small. Which loss a net has is said when it is built [S8.1]; a new one
+   is a subsection and a row of the table at the end. To read: [S7.1]; then [S7.2], the loss of a
+   net that tells classes apart; the others show how a loss of numbers, or of questions, differs. */
 
 /* ==== [S7.1] What a loss is =============================================== */
 
 /* A loss says in one number how far a sample's K last outputs z[0..K-1], the logits, are from what
    was wanted of them: a label, or a row of K targets. Training makes its mean over the global batch
-   small, and backward begins with its derivative by each logit. A loss is a subsection below,
-   whole, and a row of the table behind them. */
+   small, and backward begins with its derivative by each logit. */
 #ifdef DTI_DECLARE
 typedef enum dt_loss {
     DT_CROSS_ENTROPY,        /* one of K classes is right [S7.2] */
@@ -3657,6 +3670,8 @@ static bool dti_binary_right(int K, const float *z, const dti_wanted *w, int lan
     return K > 1 && w->label[lane] >= 0 ? dti_largest_is_label(K, z, w, lane) : right;
 }
 
+/* The losses, in the order of dt_loss. A row: name; whether it wants targets, and of which numbers;
+   forward, whether that writes probabilities; backward; right. */
 static const dti_loss_class dti_losses[] = {
     { "cross-entropy", false, 0.0f, 0.0f, dti_cross_entropy_forward, true,
       dti_cross_entropy_backward, dti_largest_is_label },
@@ -4110,9 +4125,10 @@ static bool dti_fuse_one(dt_net *net) {
        grad  2                              |====|
        grad  1                                   |====|   may lie where value 2 lay, or grad 3
 
-   Width. If all that happens to a buffer happens while one lane group is driven through a
-   stretch of ops, the next group may use the same memory: one group's floats are enough, and
-   they stay in the cache. Else it is wide: it holds every group of the batch. */
+   Width. Ops that are neighbours often form a stretch: one lane group is driven through all of
+   them, then the next [S8.5]. If all that happens to a buffer happens within a stretch, the next
+   group may use the same memory: one group's floats are enough, and they stay in the cache. Else it
+   is wide: it holds every group of the batch. */
 #ifdef DTI_IMPLEMENT
 /* An op for each layer, then fused; then each says what it needs (scratch, notes, sums). */
 static void dti_plan_ops(dt_net *net) {
@@ -4222,7 +4238,9 @@ static void dti_lives_at(dti_life *life, const dt_net *net, int i, bool backward
     life->wide = life->wide || op->whole_batch;
 }
 
-typedef struct dti_room { /* of the memory that buffers share */
+/* A piece of the memory that buffers share: bytes at .. at+bytes-1 are taken from time `from` to
+   time `to`. */
+typedef struct dti_room {
     int from, to;
     size_t at, bytes;
 } dti_room;
@@ -4304,7 +4322,7 @@ static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
         dti_op *op = &net->op[i];
         const dti_tensor *x = &net->tensor[op->tensor],
                          *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
-        dti_life once = { false };
+        dti_life once = { false }; /* of a spare buffer: while this op goes back */
         op->x = x->value, op->y = net->tensor[op->made].value, op->dy = net->tensor[op->made].grad;
         op->dx = x->learns ? x->grad : none;
         op->x2 = x2 ? x2->value : none;
@@ -4340,6 +4358,7 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
     net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
     const size_t wide = dti_times(net->count - net->trained, DTI_WIDE);
     net->heads = dti_round_up(DTI_SIZES + slots, 8);
+    /* a step's sums: numbers about them, gradients, statistics, score [S8.1] */
     const size_t message = dti_plus(dti_plus(net->trained, wide), DTI_SCORE);
     net->head = dti_take(base, &used, 1, dti_plus(net->heads, message), sizeof(int64_t));
     net->fixed = base ? net->head + net->heads : NULL;
@@ -5022,7 +5041,8 @@ DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits) {
    parameters: plain loops over flat vectors, with the formulas of PyTorch's torch.optim. It knows
    nothing of layers, only where each tensor begins and ends in the vectors, since some treat a
    tensor as one thing and people want to treat some tensors differently [S9.6]. Each kind is a
-   subsection: its description, and a class that says all that is to know of it. */
+   subsection: its description, and a class that says all that is to know of it. To read: [S9.1] as
+   far as dti_optimizer_class, and dti_change; [S9.2], the simplest; then any. */
 
 /* ==== [S9.1] What an optimizer is =========================================
 
@@ -5611,11 +5631,10 @@ DT_API float dt_lr_scaled(float lr, dt_lr_scaling how, uint32_t batch, uint32_t 
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* A curve: the learning rate at t of its own piece, and what of a description it cannot do
-   without. */
+/* A curve: the learning rate at t, counted from its own piece's beginning. */
 typedef struct dti_curve_class {
     double (*at)(const dt_schedule *s, double lr, uint64_t t);
-    bool over, every;        /* what it cannot do without */
+    bool over, every;        /* it needs a description that says these */
 } dti_curve_class;
 
 /* How much of a piece is behind us, 0..1. */
@@ -5650,6 +5669,7 @@ static double dti_cosine_at(const dt_schedule *s, double lr, uint64_t t) {
     return end + (lr - end) * (1.0 - sine * sine);
 }
 
+/* In the order of dt_curve. A row: at; does it need over, does it need every? */
 static const dti_curve_class dti_curves[] = { { dti_constant_at, false, false },
                                               { dti_linear_at, true, false },
                                               { dti_steps_at, false, true },
@@ -6013,13 +6033,15 @@ static bool dti_step_doubling(int k, int rank, int p, size_t n, dt_step *s) {
     return k < rounds + 2;
 }
 
-/*  Halving-doubling (Rabenseifner): the distance halves q/2, q/4, .. 1, and so does the piece: of
-    the piece that two partners share, each gives away the half in which it does not live, and adds
-    what it gets for the half in which it does. Then rank r has the whole sum of block r, and the
-    same exchanges in reverse collect the blocks.
+/*  Halving-doubling (Rabenseifner): the vector is cut into q blocks, and block r lives at rank r.
+    The distance between partners halves, q/2, q/4, .. 1, and so does the piece that they still
+    share: each gives away the half whose blocks live on the partner's side, and adds what it gets
+    for the half on its own. Then rank r has the whole sum of block r, and the same exchanges in
+    reverse collect the blocks. At every distance a rank's own half begins at block `mine`, its
+    partner's at block `other`, and both are `distance` blocks long.
 
-      rank 0 of 4:   gives 2 3 to rank 2, gives 1 to rank 1, has 0   |
-                     gets 1 from rank 1, gets 2 3 from rank 2                                */
+      rank 0 of 4:   gives blocks 2 3 to rank 2, gives block 1 to rank 1, has block 0   |
+                     gets block 1 from rank 1, gets blocks 2 3 from rank 2                   */
 static bool dti_step_halving(int k, int rank, int p, size_t n, dt_step *s) {
     int rounds = dti_log2_up(p + 1) - 1, q = 1 << rounds;
     int j = dti_step_fold(k, 2 * rounds, rank, p, q, n, s);
