@@ -3751,12 +3751,12 @@ DT_API dt_net *dt_net_clone(const dt_net *net);
 
 /* dt_net_load: packs the images into lanes and copies labels or targets, as the loss wants them
    [S7], so that the batch's arrays are not needed any more. Without labels and targets dt_forward
-   gives logits and no score. DT_ESHAPE,
-   DT_EARG or DT_EDATA if it does not fit the net, and then there is nothing to run until a load
-   succeeds. */
+   gives logits and no score. DT_ESHAPE, DT_EARG or DT_EDATA if it does not fit the net, and then
+   there is nothing to run until a load succeeds. */
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
-/* true after build; false turns dropout off. A change needs a dt_forward before the next
-   dt_backward */
+/* dt_net_training: true, as a net begins: dropout draws, batch norm measures. false, for using the
+   net: dropout passes all on, batch norm takes what it has saved. A change needs a dt_forward
+   before the next dt_backward. */
 DT_API void dt_net_training(dt_net *net, bool training);
 /* dt_forward: computes logits, log-probabilities and score. DT_ENUMERIC if a sample's loss is not
    finite, or not below 2^20, or this thread's processor is not set to IEEE 754 (see [E1.9]). */
@@ -3799,14 +3799,14 @@ DT_API size_t dt_net_count(const dt_net *net);                 /* floats in the 
 /* the parameter vector itself, in dt_param order */
 DT_API float *dt_net_values(dt_net *net);
 DT_API float *dt_net_gradients(dt_net *net);                   /* parallel to it */
-DT_API int dt_net_param_count(const dt_net *net);
-/* named views; NULL outside 0..count-1 */
+DT_API int dt_net_param_count(const dt_net *net);              /* named tensors in it */
+/* the i-th of them; NULL outside 0..dt_net_param_count-1 */
 DT_API const dt_param *dt_net_param(const dt_net *net, int i);
-/* "conv1.weight"; NULL if there is none */
+/* the one of that name, such as "conv1.weight"; NULL if there is none */
 DT_API const dt_param *dt_net_find(const dt_net *net, const char *name);
 /* 64-bit hash of the parameter vector's bits, on every machine */
 DT_API uint64_t dt_net_hash(const dt_net *net);
-DT_API int dt_net_classes(const dt_net *net);
+DT_API int dt_net_classes(const dt_net *net);                  /* outputs of the last layer */
 DT_API size_t dt_net_bytes(const dt_net *net);                 /* memory the net holds */
 /* useful flop of forward and backward for one sample */
 DT_API double dt_net_flops(const dt_net *net);
@@ -4809,8 +4809,8 @@ DT_API dt_err dt_forward(dt_net *net) {
 
 /* Adds one lane group's share of the gradient of parameter i, and notes its size. A share that does
    not fit makes the sum worthless; it is counted, and the step will be taken again. It is an error
-   where that cannot be: the unit is the caller's (desc.unit), or a sink has the gradient already,
-   and does not judge itself; or where the share is not finite. */
+   where that cannot be: where the unit is the caller's (desc.unit), or on_gradient has been given
+   other layers' sums, and whoever set it does not judge them; or where the share is not finite. */
 static dt_err dti_add_share(dt_net *net, int i, const float *share) {
     const dt_param *p = &net->param[i];
     const bool keeps = net->desc.unit != 0.0f || (net->on_gradient && !net->judged_later);
@@ -4982,7 +4982,7 @@ static void dti_begin_backward(dt_net *net) {
         net->param[i].unit = net->first_unit[i] = net->next_unit[i];
 }
 
-/* Behind the last part. If a sink has taken the gradient, the rest is its affair; else the sums are
+/* Behind the last part. If on_gradient has taken the sums, the rest is its affair; else they are
    judged, if this rank has the whole batch, and turned into floats. */
 static dt_err dti_end_backward(dt_net *net) {
     if (net->on_gradient) return DT_OK;
@@ -6282,7 +6282,7 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-/* The sink that batch norm's sums go to in the middle of a pass (dt_net_on_sums). */
+/* What dt_net_on_sums is given: adds up batch norm's sums in the middle of a pass. */
 static dt_err dti_sum_statistics(void *comm, int64_t *sums, size_t count) {
     const double start = dt_now();
     DT_TRY(dt_allreduce(comm, sums, count, DT_I64, DT_SUM, DT_AUTO));
