@@ -1459,12 +1459,12 @@ typedef struct dt_batch {
     const float *mean, *std; /* (C): x = (v - mean) / std, v pixel/255 or the value; NULL: x = v */
     const uint32_t *index;   /* (count) rows of this rank's samples */
     uint32_t count;          /* 0 is allowed: a rank without work in this step */
-    uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
+    uint32_t global_count;   /* samples of all ranks together, by which the mean loss divides */
     uint32_t first;          /* position of index[0] in the epoch */
     uint32_t epoch;          /* for dropout's random numbers */
-    /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
+    /* an image's sizes, which must be the net's; all 0: not said, and taken to be the net's */
     int channels, height, width;
-    uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
+    uint32_t rows;           /* of pixels and labels: each index must be below; 0: not checked */
     /* (N, target_width) numbers that are wanted instead of labels, one for each output */
     const float *targets;
     int target_width;
@@ -1497,7 +1497,7 @@ typedef struct dt_batches {
     uint32_t position;        /* images before the next global batch */
     uint32_t epoch;
     uint32_t *order;          /* the epoch's rows */
-    uint8_t *room;            /* of a lane group that is altered; NULL without augment */
+    uint8_t *room;            /* (16,C,H,W), where a lane group is altered; NULL without augment */
 } dt_batches;
 
 /* dt_batches_init: checks the description, allocates its buffers and begins desc->epoch. The
@@ -1539,7 +1539,7 @@ DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_b
     return DT_OK;
 }
 
-/* A permutation of positions; where there is a subset, a position stands for its row. */
+/* The epoch's order: a permutation of the rows of the dataset, or of the subset's. */
 DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
     DTI_NEED(it && it->order, "it, and what dt_batches_init makes,", );
     const uint32_t *subset = it->desc.subset, n = subset ? it->desc.subset_count : it->data->count;
@@ -2041,7 +2041,7 @@ typedef struct dti_pass {
 /* What backward reads beside dy. The planner [S8.3] keeps those tensors until then, and lets
    another layer write over the rest: a class that says more than it needs costs memory, one that
    says less gets wrong numbers. */
-enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
+enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y: is it > 0? */ };
 
 /* Over which images a layer computes together while training. Most treat each image by itself;
    batch norm takes means over several. */
@@ -2089,8 +2089,8 @@ typedef struct dti_layer_class {
     /* dy -> run->group_grad, the gradient of this layer's parameters, and dx, of one lane group;
        both overwritten */
     void (*backward)(const dti_op *op, const dti_pass *run, int group);
-    /* dy -> dx of many lane groups, for a class that does not compute dx in backward; called when
-       backward has been called for each of them. NULL: backward computes dx */
+    /* dy -> dx of many lane groups, where backward leaves dx out; called when backward has been
+       called for each of them. NULL: backward always computes dx */
     void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups);
     /* the name of a count of steps that PyTorch saves with such a layer [E6.3]; NULL: there is
        none */
