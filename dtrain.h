@@ -671,8 +671,8 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
        counter      running number   sample           epoch      purpose
        e.g.         0, 1, 2 ...      image 4711       epoch 3    DT_RNG_DROPOUT | layer << 8
 
-   So the dropout mask of image 4711 in epoch 3 is the same on whichever rank holds the image, in
-   whichever order ranks compute, and after a resume. */
+   So which numbers dropout [S6.5] erases of image 4711 in epoch 3 is the same on whichever rank
+   holds the image, in whichever order ranks compute, and after a resume. */
 #ifdef DTI_DECLARE
 /* Purposes: streams that never share a counter. Their values are part of every result's bits, so
    a new one takes the next number, and none is ever given away again. */
@@ -909,32 +909,33 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
 /* ==== [S3.2] Exact sums =================================================== */
 
 /* Floating-point addition has an order: (a+b)+c need not be a+(b+c). Integer addition has none.
-   So a gradient that many ranks add up is first rounded to a multiple of some unit, a power of
-   two, and kept as a 64-bit integer; the sum is then the same for every number of ranks and
-   every all-reduce. What is rounded is one lane group's share (16 images), which is computed the
-   same way wherever it is computed.
+   A gradient, the loss's derivative by every parameter [S5], is a sum over images, and many ranks
+   add it up. So each term is first rounded to a multiple of some unit, a power of two, and kept as
+   a 64-bit integer; the sum is then the same for every number of ranks and every all-reduce [S10].
+   A term is one lane group's share (16 images), which is computed the same way wherever it is
+   computed.
 
      fixed(x) = round(x / unit)     |x| < limit = 2^62 unit / terms, with terms rounded up to 2^k
 
    At most `terms` such integers stay within 2^62, so a sum never wraps. A value that does not
    fit, or is not a number, is reported. Which unit? Too small, and shares do not fit; too large,
-   and their digits are lost:
+   and their digits are lost. Sizes in units, on a logarithmic scale:
 
        2^62       2^(62-k)             2^(46-k/2)           2^30              1
         |----------|--------------------|--------------------|-----------------|
         the sum    limit of a share     size, as chosen      size, at least    unit
 
    The size of a sum is that of its largest elements before any of them cancel: the sum, over the
-   lane groups, of the largest |x| in each one's share. The sum's own size would not do: the
-   gradient of a bias that batch norm takes away again is 0, up to the rounding of shares which
-   are not small.
+   lane groups, of the largest |x| in each one's share. The sum's own size would not do, as it may
+   be 0 though its terms are not small. A bias in front of a batch norm [S6.11], which takes all
+   means away again, has such a gradient: 0, up to the rounding of the shares.
 
-   At 2^30 units a float's 24 digits are there, and rounding the shares to the unit changes less
-   than their own rounding. Training [S8.6] chooses each tensor's unit by the size of its last
+   At 2^30 units a float's 24 binary digits are there, and rounding the shares to the unit changes
+   less than their own rounding. Training [S8.6] chooses each tensor's unit by the size of its last
    sum, so that the next one may be some 2^15 times as large or as small; if it is not even that,
-   the step is taken again with another unit. Eight terms N(0,1) * scale, |error| / |sum|, beside
-   one unit of 2^-40 for all (tests/test_sums.c; to round the sum to a float already costs
-   2.5e-8):
+   the step is taken again with another unit. The relative error of sums of eight normal random
+   numbers * scale, |error| / |sum|, beside one unit of 2^-40 for all (tests/test_sums.c; to round
+   the sum to a float already costs 2.5e-8):
 
        scale      1e-20     1e-13     1e-9      1e-7      1e-4      1         1e5       1e8
        chosen     2.6e-8    2.6e-8    2.6e-8    2.5e-8    2.5e-8    2.5e-8    2.5e-8    2.6e-8
@@ -1318,8 +1319,9 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const dti_data_c
 /* ==== [S4.4] Partition and sampler ======================================== */
 
 /* Two ways to give every rank its images. A partition cuts a shuffled dataset once into shares, for
-   workers that never meet (PSGD). The sampler deals a new shuffle out in every epoch, like cards,
-   as PyTorch's DistributedSampler does. With the permutation 7 2 9 4 0 5 8 1 6 3 and 4 ranks:
+   workers that train apart (PSGD [S11.4]). The sampler deals a new shuffle out in every epoch, like
+   cards, as PyTorch's DistributedSampler does. With the permutation 7 2 9 4 0 5 8 1 6 3 and 4
+   ranks:
 
        partition         7 2 | 9 4 0 | 5 8 | 1 6 3       cut at 10 i / 4, rounded down
        sampler           7 0 6 | 2 5 3 | 9 8 7* | 4 1 2*      * the head again, to come out even
