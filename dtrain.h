@@ -524,7 +524,7 @@ DTI_LOCAL void dti_doze(long microseconds);
    none of its own; places: how many there are */
 DTI_LOCAL void dti_move(dt_comm *c, int place, int places);
 /* where ranks outnumber the cores of their one host, each goes to a core, so that all cores have
-   about the same work; work: this rank's, in any unit; allowed: where it might be before */
+   about the same work; work: this rank's, in any unit; allowed: becomes the cores it had before */
 DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed);
 /* a trainer that was given no communicator: desc->threads of them are its ranks */
 typedef struct dt_optimizer dt_optimizer;
@@ -2492,8 +2492,8 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
    The place of each maximum is noted, a byte each, so that backward need not look at x again. */
 #ifdef DTI_DECLARE
 /* x (N,C,H,W) -> y (N,C,P,Q), P = H/K rounded down, Q likewise from W: windows side by side, and
-   what fills none is left out. N*C*P*Q*K*K comparisons. K 1..15, else DT_EARG; DT_ESHAPE if K is
-   above H or W. */
+   what fills none is left out. N*C*P*Q*K*K comparisons. The error that is remembered: DT_EARG
+   unless K is 1..15, DT_ESHAPE if it is above H or W. */
 DT_API void dt_maxpool2d(dt_net *net, int kernel);
 #endif
 
@@ -2615,7 +2615,7 @@ DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, 
    for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
    number of the value) [S2]: it belongs to the image and not to the rank that holds it. */
 #ifdef DTI_DECLARE
-/* probability: p, that a value becomes zero, 0 <= p < 1; else DT_EARG */
+/* probability: p, that a value becomes zero, 0 <= p < 1, else DT_EARG is remembered */
 DT_API void dt_dropout(dt_net *net, float probability);
 /* the same, that a whole (image, channel) plane does */
 DT_API void dt_dropout2d(dt_net *net, float probability);
