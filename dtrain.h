@@ -543,7 +543,7 @@ static dt_err dti_mpi_reduce_start(dt_comm *c, struct dti_flight *f);
 static dt_err dti_mpi_reduce_test(dt_comm *c, struct dti_flight *f, bool *done);
 
 /* ---- E4, failure: a rank shows that it lives, and hears who does not. A board is what the ranks
-   of a host share about that, zeroed, with a seat for each; it keeps the first failure alone. */
+   of a host share about that, zeroed, with a seat for each; of failures it keeps the first. */
 struct dti_board;
 struct dti_signs;
 static struct dti_signs *dti_signs_new(void); /* seen by nobody yet; NULL: no memory */
@@ -552,8 +552,9 @@ static size_t dti_board_bytes(int ranks);
 /* NULL: there is none; mapped: its bytes, where it is to be unmapped with the communicator */
 static dt_err dti_take_seat(dt_comm *c, struct dti_board *board, size_t mapped);
 static void dti_leave_seat(dt_comm *c);                      /* goodbye */
-static bool dti_fails_first(dt_comm *c);                     /* it fails, as no other has before */
-static int dti_failed_rank(struct dti_board *b, bool *hung); /* the first that has; -1: none */
+/* this rank has failed: notes that on the board; false: another rank's failure is there already */
+static bool dti_fails_first(dt_comm *c);
+static int dti_failed_rank(struct dti_board *b, bool *hung); /* the one on the board; -1: none */
 /* hooks, for whoever works or waits */
 static void dti_moved(dt_comm *c);             /* the work went forward */
 static void dti_waits(dt_comm *c, bool waits); /* a wait begins, or ends */
@@ -568,8 +569,10 @@ DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
    all have, and it remains to end MPI */
 enum { DTI_SILENT, DTI_GOODBYE, DTI_ENDING, DTI_ENDED, DTI_ABORTED };
 static void dti_farewell(dt_comm *c, int farewell);
-static bool dti_job_ends(dt_comm *c);     /* it is to be ended; true: by this process's death */
-static void dti_beats_start(dt_comm *c);  /* several hosts: they hear from each other */
+/* the job is to end after a failure; true: it does when this process ends, as who watches it sees
+   to the others; false: MPI_Abort is needed */
+static bool dti_job_ends(dt_comm *c);
+static void dti_beats_start(dt_comm *c); /* hosts begin to tell each other that their ranks live */
 #endif
 
 /* ---- E5, traces: one stretch of a rank's time, from start to end on dt_now's clock */
