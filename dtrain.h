@@ -2022,7 +2022,7 @@ typedef struct dti_pass {
     uint64_t seed;
     uint32_t epoch;
     const uint32_t *sample;  /* [G][16]: which sample of the data set each lane holds */
-    uint32_t images, global_images; /* of this step: this rank's; all ranks' together */
+    uint32_t images, global_images; /* this rank's in this pass; all ranks' in this step */
 
     /* what it works with */
     const float *values;     /* the parameter vector */
