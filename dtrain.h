@@ -4363,7 +4363,7 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
     net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
     const size_t wide = dti_times(net->count - net->trained, DTI_WIDE);
     net->heads = dti_round_up(DTI_SIZES + slots, 8);
-    /* a step's sums: numbers about them, gradients, statistics, score [S8.1] */
+    /* a step's sums [S8.1]: [heads] numbers about them, then gradients, statistics, score */
     const size_t message = dti_plus(dti_plus(net->trained, wide), DTI_SCORE);
     net->head = dti_take(base, &used, 1, dti_plus(net->heads, message), sizeof(int64_t));
     net->fixed = base ? net->head + net->heads : NULL;
