@@ -42,8 +42,9 @@
      [S1]  Ground       .1 configuration  .2 errors  .3 memory, time  .4 the doors to Part II
      [S2]  Random numbers: Philox, permutations, hashes
      [S3]  Tensors      .1 shapes, names  .2 exact sums  .3 wide sums
-     [S4]  Data         .1 data sets, arrays  .2 IDX, CIFAR-10  .3 sets known by name
-                        .4 partition, sampler  .5 global batches  .6 augmentation  .7 into lanes
+     [S4]  Data         .1 data sets, arrays  .2 what IDX and CIFAR-10 files hold  .3 sets known
+                        by name  .4 partition, sampler  .5 global batches: whose images, in every
+                        step  .6 augmentation  .7 into lanes
      [S5]  Kernels to read   .1 convolution  .2 max-pooling, linear
      [S6]  Layers       .1 what a layer is  .2 convolution  .3 max-pool  .4 ReLU  .5 dropout
                         .6 linear  .7 sum (residual)  .8 average pool  .9 sigmoid  .10 tanh
@@ -70,8 +71,8 @@
      [E4]  Failure      .1 signs of life, patience  .2 heartbeats  .3 who has failed  .4 watcher
                         .5 usher  .6 guardian  .7 start and end of a job
      [E5]  Reports      .1 MPI doctor  .2 profile, trace  .3 the machine  .4 inside a net
-     [E6]  Files        .1 outputs  .2 JSON  .3 saved parameters  .4 CSV  .5 data sets: readers,
-                        search  .6 numbers as text  .7 checkpoints
+     [E6]  Files        .1 outputs  .2 JSON  .3 saved parameters  .4 CSV  .5 data sets: read and
+                        checked, searched for  .6 numbers as text  .7 checkpoints
      [E7]  Digits       .1 stroke font  .2 synthetic digits
      [E8]  Charts       .1 what a chart is told, colours  .2 ink  .3 text  .4 axes  .5 places of
                         labels  .6 marks  .7 layout, drawing  .8 writing
@@ -130,8 +131,9 @@
 #error "dtrain.h: compile the implementation without -ffast-math, -Ofast and their parts"
 #undef DTI_IMPLEMENT
 #endif
-/* Several ranks need processes or threads. One alone needs neither, and the C library is then
-   enough: what stands under DTI_RANKS is left out, headers and all. */
+/* Several ranks, the workers that train one net together [S10], need processes or threads. One
+   alone needs neither, and the C library is then enough: what stands under DTI_RANKS is left out,
+   headers and all. */
 #if defined(DTRAIN_WITH_MPI) || defined(DTRAIN_WITH_THREADS)
 #define DTI_RANKS
 #endif
@@ -158,6 +160,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* DTI_UNUSED: no warning if nobody calls it. DTI_PRINTF(f, a): argument f is a format, as printf's,
+   and the compiler holds the arguments from number a on against it. */
 #if defined(__MINGW32__)
 #define DTI_UNUSED __attribute__((unused))
 /* gnu_printf knows %zu; plain printf is Microsoft's old one */
@@ -296,8 +300,8 @@ DT_API const char *dt_err_name(dt_err code) {
     return (unsigned)code < sizeof names / sizeof *names ? names[code] : "unknown";
 }
 
-/* Leaves a public function, with the neutral value of its kind, where it was not given what it
-   needs. */
+/* Leaves a public function where it was not given what it needs; neutral: what it returns then,
+   nothing where it returns nothing. */
 #define DTI_NEED(given, names, neutral) \
     do { \
         if (!(given)) { \
@@ -391,8 +395,9 @@ DTI_INLINE uint32_t dti_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; 
    This file has two parts. Part I, sections S1 to S11, is the book: it is read from top to
    bottom, and uses what stands above. Part II, rooms E1 to E9, is the engine: how the kernels
    are made fast, how ranks wait, fail and are found, how files and charts are written, what is
-   refused. What Part I asks of Part II, and one room of a later one, stands here, a line each.
-   These are the only forward declarations of the file; a test holds the rest to its order.
+   refused. What Part I asks of Part II, and what one room asks of a later one, stands here, a line
+   each, under the name of the room that answers. These are the only forward declarations of the
+   file; a test holds the rest to its order.
 
    And a public function that a section declares and does not define is not one of its ideas, but
    a convenience: what a net tells of itself is in [E5.4], how data sets are made and found in
@@ -403,9 +408,9 @@ typedef struct dt_dataset dt_dataset;
 typedef struct dt_net dt_net;
 typedef struct dt_param dt_param;
 
-/* ---- E1, lane kernels: x, y of one lane group [C][H][W][16]; outputs overwritten, no alias;
-   scratch as large as dti_conv_scratch_floats says. packed: weights as the kernels read them,
-   made once a step. */
+/* ---- E1, lane kernels: x, y of one lane group, sixteen images side by side, [C][H][W][16];
+   outputs overwritten, no alias; scratch as large as dti_conv_scratch_floats says. packed: weights
+   in the order in which the kernels read them, made once a step. */
 typedef struct dti_conv { int C, H, W, O, P, Q, K, S, pad; } dti_conv; /* P = (H+2pad-K)/S + 1 */
 DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c);
 DTI_LOCAL size_t dti_conv_scratch_floats(const dti_conv *c);
@@ -438,8 +443,9 @@ DTI_LOCAL void dti_linear_backward_data(int I, int O, int G, const float *dy, si
 DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const float *dy, float *dw,
                                            float *db);
 
-/* Winograd's algorithm: rule says by which form a convolution goes, NULL for none; shares,
-   whether it is better over many lane groups at once. Backward: dx, or dw and db, may be NULL. */
+/* Winograd's algorithm [E1.8], a convolution with fewer multiplications. There are several forms of
+   it. rule: the one that this convolution is done by; NULL: by none, but by its definition. shares:
+   is it better done over many lane groups at once? backward: dx, or dw and db, may be NULL. */
 typedef struct dti_wino_form dti_wino_form;
 /* maps of several lane groups, `group` floats apart; argmax where they are pooled */
 typedef struct dti_wino_maps {
@@ -466,18 +472,21 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
    them, whatever else there is. */
 static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit);
 static dt_err dti_check_unit(const char *who, float unit); /* a power of two in range? */
-/* a net's units [S8.6]: do they suit the step's sums; those for the next step; those for this one
-   again; back to those at its beginning, true if they were others; a number that ranks share only
-   if they are alike. bits: by which a limit is above its unit */
+/* a net's units [S8.6], asked when a step's sums are there. suit: did every share fit, and has
+   every sum its digits? follow: sets the next step's units, by this one's sums. anew: sets this
+   step's, by its largest shares, before it is taken again. begin: goes back to those with which the
+   step began; true if that changes any. number: a hash of them, by which ranks compare theirs.
+   limit_bits: a share must stay below 2^limit_bits units */
 static bool dti_units_suit(const dt_net *net);
 static void dti_units_follow(dt_net *net);
 static void dti_units_anew(dt_net *net);
 static bool dti_units_begin(dt_net *net);
 static int64_t dti_units_number(const dt_net *net);
 static int dti_limit_bits(const dt_net *net);
-static void dti_gradient_to_floats(dt_net *net);
+static void dti_gradient_to_floats(dt_net *net); /* what dt_net_gradients shows, from the sums */
+/* the error of a share that its unit cannot hold */
 static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const float *share);
-static dt_err dti_no_unit(const dt_net *net); /* of a share that fits none: 2^126 and more */
+static dt_err dti_no_unit(const dt_net *net); /* of a share that fits no unit: 2^126 and more */
 /* wide sums [S3.3]: limb[0..DTI_WIDE-1] += x; false, and nothing added, if x is not finite or too
    large. And the sum as the nearest double, in the middle the even one, rounded this once. */
 enum { DTI_WIDE = 10, DTI_WIDE_BITS = 45 }; /* limbs; bits that each of them counts */
@@ -511,9 +520,11 @@ DTI_LOCAL bool dti_cpus_get(dti_cpus *c); /* false where nothing is known */
 DTI_LOCAL bool dti_cpus_set(const dti_cpus *c);
 DTI_LOCAL void dti_pin(const dti_cpus *allowed, int k); /* this thread, to the k-th of these */
 DTI_LOCAL void dti_doze(long microseconds);
-/* this rank waits at that place, one of so many */
+/* from now on this rank waits at that place: one of the cores, numbered from 1, or 0, where it has
+   none of its own; places: how many there are */
 DTI_LOCAL void dti_move(dt_comm *c, int place, int places);
-/* where ranks outnumber the cores of their one host, each goes to the core that suits its work */
+/* where ranks outnumber the cores of their one host, each goes to a core, so that all cores have
+   about the same work; work: this rank's, in any unit; allowed: becomes the cores it had before */
 DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed, bool *placed);
 /* a trainer that was given no communicator: desc->threads of them are its ranks */
 typedef struct dt_optimizer dt_optimizer;
@@ -532,7 +543,7 @@ static dt_err dti_mpi_reduce_start(dt_comm *c, struct dti_flight *f);
 static dt_err dti_mpi_reduce_test(dt_comm *c, struct dti_flight *f, bool *done);
 
 /* ---- E4, failure: a rank shows that it lives, and hears who does not. A board is what the ranks
-   of a host share about that, zeroed, with a seat for each; it keeps the first failure alone. */
+   of a host share about that, zeroed, with a seat for each; of failures it keeps the first. */
 struct dti_board;
 struct dti_signs;
 static struct dti_signs *dti_signs_new(void); /* seen by nobody yet; NULL: no memory */
@@ -541,8 +552,9 @@ static size_t dti_board_bytes(int ranks);
 /* NULL: there is none; mapped: its bytes, where it is to be unmapped with the communicator */
 static dt_err dti_take_seat(dt_comm *c, struct dti_board *board, size_t mapped);
 static void dti_leave_seat(dt_comm *c);                      /* goodbye */
-static bool dti_fails_first(dt_comm *c);                     /* it fails, as no other has before */
-static int dti_failed_rank(struct dti_board *b, bool *hung); /* the first that has; -1: none */
+/* this rank has failed: notes that on the board; false: another rank's failure is there already */
+static bool dti_fails_first(dt_comm *c);
+static int dti_failed_rank(struct dti_board *b, bool *hung); /* the one on the board; -1: none */
 /* hooks, for whoever works or waits */
 static void dti_moved(dt_comm *c);             /* the work went forward */
 static void dti_waits(dt_comm *c, bool waits); /* a wait begins, or ends */
@@ -557,8 +569,10 @@ DT_API dt_err dt_comm_same(dt_comm *comm, const char *what, uint64_t hash);
    all have, and it remains to end MPI */
 enum { DTI_SILENT, DTI_GOODBYE, DTI_ENDING, DTI_ENDED, DTI_ABORTED };
 static void dti_farewell(dt_comm *c, int farewell);
-static bool dti_job_ends(dt_comm *c);     /* it is to be ended; true: by this process's death */
-static void dti_beats_start(dt_comm *c);  /* several hosts: they hear from each other */
+/* the job is to end after a failure; true: it does when this process ends, as who watches it sees
+   to the others; false: MPI_Abort is needed */
+static bool dti_job_ends(dt_comm *c);
+static void dti_beats_start(dt_comm *c); /* hosts begin to tell each other that their ranks live */
 #endif
 
 /* ---- E5, traces: one stretch of a rank's time, from start to end on dt_now's clock */
@@ -613,7 +627,7 @@ static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O,
                              int p);
 static dt_err dti_pool_check(const char *who, int N, int C, int H, int W, int K, int S);
 static dt_err dti_linear_check(const char *who, int N, int I, int O);
-static dt_err dti_size_check(const dti_layer *l); /* what a class's shape may not leave behind */
+static dt_err dti_size_check(const dti_layer *l); /* are its numbers too many to count? */
 static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name);
 /* can it be used, also one that a program has put together itself? */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d);
@@ -660,8 +674,8 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
        counter      running number   sample           epoch      purpose
        e.g.         0, 1, 2 ...      image 4711       epoch 3    DT_RNG_DROPOUT | layer << 8
 
-   So the dropout mask of image 4711 in epoch 3 is the same on whichever rank holds the image, in
-   whichever order ranks compute, and after a resume. */
+   So which numbers dropout [S6.5] erases of image 4711 in epoch 3 is the same on whichever rank
+   holds the image, in whichever order ranks compute, and after a resume. */
 #ifdef DTI_DECLARE
 /* Purposes: streams that never share a counter. Their values are part of every result's bits, so
    a new one takes the next number, and none is ever given away again. */
@@ -747,11 +761,14 @@ DTI_LOCAL void dti_philox_lanes(uint32_t out[4][DT_LANES], uint64_t seed, uint32
     memcpy(out[2], c2, sizeof c2); memcpy(out[3], c3, sizeof c3);
 }
 
-/* Fisher and Yates: from the end, each place changes with one drawn from the i places up to it. A
-   32-bit number modulo i would prefer small places wherever i does not divide 2^32. Lemire ("Fast
-   random integer generation in an interval", 2019) takes the upper half of number * i, which is a
-   place below i, and draws again where the lower half is below 2^32 mod i: then each place is left
-   with the same count of numbers. For i = 3 that throws away 1 of 2^32. */
+/* Fisher and Yates: from the end, each place is exchanged with one drawn from the i places up to
+   it, itself included. A 32-bit number modulo i would prefer small places wherever i does not
+   divide 2^32. Lemire ("Fast random integer generation in an interval", 2019) takes the upper half
+   of number * i, which is a place below i, and draws again where the lower half is below 2^32 mod
+   i: then each place is left with the same count of numbers. For i = 3 that throws away 1 of 2^32.
+
+   `used` counts the numbers drawn, of which one call of Philox gives four; its upper bits go where
+   the sample stands in other uses, so that the counter never runs out. */
 DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purpose,
                            uint32_t epoch) {
     DTI_NEED(out || n == 0, "out", );
@@ -780,9 +797,9 @@ DT_API void dt_permutation(uint32_t *out, size_t n, uint64_t seed, uint32_t purp
     }
 }
 
-/* Eight bytes at a time: exclusive or with what is there, times FNV's prime, which carries every
-   bit upwards; the shift brings the upper ones down again, and two more such rounds at the end
-   let the last byte, too, reach every bit.
+/* Eight bytes at a time: h becomes h xor these, times FNV's prime, which carries every bit upwards;
+   the shift brings the upper ones down again, and two more such rounds at the end let the last
+   byte, too, reach every bit.
 
    Numbers of `each` bytes are hashed as if they lay lowest byte first, as on most machines:
    elsewhere byte i of a number is found at i ^ (each - 1). */
@@ -815,7 +832,15 @@ DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start) {
 }
 #endif
 
-/* ==== [S3] Tensors, named values, exact sums ============================== */
+/* ==== [S3] Tensors, named values, exact sums ==============================
+
+   What a net's numbers are kept in, and how they are added up. A tensor says how floats that lie
+   one behind the other are read as a table [S3.1]. Sums over images are what ranks need each other
+   for, and a sum of floats depends on who adds first. Here it does not: gradients are added as
+   integers of 64 bits [S3.2], the sums behind means and variances as integers of 450 [S3.3].
+
+   To read: [S3.1], whose size letters all comments use; [S3.2] as far as its first picture. The
+   rest when [S8.6] and batch norm [S6.11] ask for it. */
 
 /* ==== [S3.1] Tensors ====================================================== */
 
@@ -824,7 +849,10 @@ DT_API uint64_t dt_hash(const void *bytes, size_t n, uint64_t start) {
 
      N images   C input channels   O output channels   H,W input rows, columns
      P,Q output rows, columns   K kernel   S stride   p padding
-     L = 16 lanes   G lane groups   I inputs of a linear layer */
+     L = 16 lanes   G lane groups   I inputs of a linear layer
+     P also the number of ranks, where no map is spoken of; in [S10] that is p
+
+   A lane group is sixteen images that are computed side by side, one in each lane [S4.7]. */
 #ifdef DTI_DECLARE
 #define DT_MAX_RANK 4
 typedef struct dt_tensor {
@@ -884,32 +912,33 @@ DT_API float *dt_tensor_at(const dt_tensor *t, int i, int j, int k, int l) {
 /* ==== [S3.2] Exact sums =================================================== */
 
 /* Floating-point addition has an order: (a+b)+c need not be a+(b+c). Integer addition has none.
-   So a gradient that many ranks add up is first rounded to a multiple of some unit, a power of
-   two, and kept as a 64-bit integer; the sum is then the same for every number of ranks and
-   every all-reduce. What is rounded is one lane group's share (16 images), which is computed the
-   same way wherever it is computed.
+   A gradient, the loss's derivative by every parameter [S5], is a sum over images, and many ranks
+   add it up. So each term is first rounded to a multiple of some unit, a power of two, and kept as
+   a 64-bit integer; the sum is then the same for every number of ranks and every all-reduce [S10].
+   A term is one lane group's share (16 images), which is computed the same way wherever it is
+   computed.
 
      fixed(x) = round(x / unit)     |x| < limit = 2^62 unit / terms, with terms rounded up to 2^k
 
    At most `terms` such integers stay within 2^62, so a sum never wraps. A value that does not
    fit, or is not a number, is reported. Which unit? Too small, and shares do not fit; too large,
-   and their digits are lost:
+   and their digits are lost. Sizes in units, on a logarithmic scale:
 
        2^62       2^(62-k)             2^(46-k/2)           2^30              1
         |----------|--------------------|--------------------|-----------------|
         the sum    limit of a share     size, as chosen      size, at least    unit
 
    The size of a sum is that of its largest elements before any of them cancel: the sum, over the
-   lane groups, of the largest |x| in each one's share. The sum's own size would not do: the
-   gradient of a bias that batch norm takes away again is 0, up to the rounding of shares which
-   are not small.
+   lane groups, of the largest |x| in each one's share. The sum's own size would not do, as it may
+   be 0 though its terms are not small. A bias in front of a batch norm [S6.11], which takes all
+   means away again, has such a gradient: 0, up to the rounding of the shares.
 
-   At 2^30 units a float's 24 digits are there, and rounding the shares to the unit changes less
-   than their own rounding. Training [S8.6] chooses each tensor's unit by the size of its last
+   At 2^30 units a float's 24 binary digits are there, and rounding the shares to the unit changes
+   less than their own rounding. Training [S8.6] chooses each tensor's unit by the size of its last
    sum, so that the next one may be some 2^15 times as large or as small; if it is not even that,
-   the step is taken again with another unit. Eight terms N(0,1) * scale, |error| / |sum|, beside
-   one unit of 2^-40 for all (tests/test_sums.c; to round the sum to a float already costs
-   2.5e-8):
+   the step is taken again with another unit. The relative error of sums of eight normal random
+   numbers * scale, |error| / |sum|, beside one unit of 2^-40 for all (tests/test_sums.c; to round
+   the sum to a float already costs 2.5e-8):
 
        scale      1e-20     1e-13     1e-9      1e-7      1e-4      1         1e5       1e8
        chosen     2.6e-8    2.6e-8    2.6e-8    2.5e-8    2.5e-8    2.5e-8    2.5e-8    2.6e-8
@@ -960,11 +989,14 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n, float un
 
 /* What a net learns from: how samples come from files, or from a program's arrays, and how every
    step of a training gets its own. The rule of this section is that nothing is left to luck: which
-   samples a rank sees, in which order, and how each is altered, follow from seeds and numbers.
+   samples a rank sees, in which order, and how each is altered, follow from seeds and numbers. To
+   read: [S4.5], the batches of every training; [S4.7], how an image gets into the net; the rest
+   when you have data of your own.
 
        [S4.2] [S4.3]        [S4.4]              [S4.5]                [S4.6] [S4.7]
        files, by name  ->   shares of ranks  -> a step's samples  ->  altered, scaled, in lanes
-       arrays [S4.1]        (PSGD)              (every trainer)       (sixteen side by side) */
+       arrays [S4.1]        (ranks that train   (every trainer)       (sixteen side by side)
+                            apart, [S11.4])                                                      */
 
 /* ==== [S4.1] Datasets ===================================================== */
 
@@ -1014,7 +1046,7 @@ typedef struct dt_arrays {
     const float *targets;    /* (N,target_width) */
     int target_width;
     const float *mean, *std; /* (C) each; NULL: measured */
-    bool unscaled;           /* neither: the net sees floats as they are, bytes as pixel/255 */
+    bool unscaled;           /* no mean and std: the net sees v = the float, or pixel/255 */
 } dt_arrays;
 DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *arrays);
 
@@ -1254,7 +1286,7 @@ DT_API const dt_dataset_kind *dt_dataset_known(int i) {
     return i >= 0 && i < DTI_DATA_CLASSES ? &dti_data_classes[i].kind : NULL;
 }
 
-/* One part of a set, called and scaled as its row says. */
+/* One part of a set, with the name, mean and std that its row says. */
 static dt_err dti_load_part(dt_dataset *d, const dti_data_class *set, const char *folder,
                             int part) {
     DT_TRY(set->load(d, folder, part));
@@ -1276,7 +1308,7 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const dti_data_c
     if (both && (train->height != test->height || train->width != test->width))
         err = dt_fail(DT_EDATA, "%s: the training images are %dx%d, the test images %dx%d", folder,
                       train->height, train->width, test->height, test->width);
-    else if (both) /* the test images are seen through the training images' mean and std */
+    else if (both) /* the training images' mean, and std right behind it, for the test images too */
         memcpy(test->mean, train->mean, 2 * (size_t)test->channels * sizeof *test->mean);
     if (err != DT_OK) {
         dt_dataset_free(train);
@@ -1290,8 +1322,9 @@ static dt_err dti_load_set(dt_dataset *train, dt_dataset *test, const dti_data_c
 /* ==== [S4.4] Partition and sampler ======================================== */
 
 /* Two ways to give every rank its images. A partition cuts a shuffled dataset once into shares, for
-   workers that never meet (PSGD). The sampler deals a new shuffle out in every epoch, like cards,
-   as PyTorch's DistributedSampler does. With the permutation 7 2 9 4 0 5 8 1 6 3 and 4 ranks:
+   workers that train apart (PSGD [S11.4]). The sampler deals a new shuffle out in every epoch, like
+   cards, as PyTorch's DistributedSampler does. With the permutation 7 2 9 4 0 5 8 1 6 3 and 4
+   ranks:
 
        partition         7 2 | 9 4 0 | 5 8 | 1 6 3       cut at 10 i / 4, rounded down
        sampler           7 0 6 | 2 5 3 | 9 8 7* | 4 1 2*      * the head again, to come out even
@@ -1431,12 +1464,12 @@ typedef struct dt_batch {
     const float *mean, *std; /* (C): x = (v - mean) / std, v pixel/255 or the value; NULL: x = v */
     const uint32_t *index;   /* (count) rows of this rank's samples */
     uint32_t count;          /* 0 is allowed: a rank without work in this step */
-    uint32_t global_count;   /* samples of all ranks together: what the mean divides by */
+    uint32_t global_count;   /* samples of all ranks together, by which the mean loss divides */
     uint32_t first;          /* position of index[0] in the epoch */
     uint32_t epoch;          /* for dropout's random numbers */
-    /* of an image, held against the net's; 0: nobody has said, and it is as the net's */
+    /* an image's sizes, which must be the net's; all 0: not said, and taken to be the net's */
     int channels, height, width;
-    uint32_t rows;           /* in pixels and labels, held against index; 0: nobody has said */
+    uint32_t rows;           /* of pixels and labels: each index must be below; 0: not checked */
     /* (N, target_width) numbers that are wanted instead of labels, one for each output */
     const float *targets;
     int target_width;
@@ -1469,7 +1502,7 @@ typedef struct dt_batches {
     uint32_t position;        /* images before the next global batch */
     uint32_t epoch;
     uint32_t *order;          /* the epoch's rows */
-    uint8_t *room;            /* of a lane group that is altered; NULL without augment */
+    uint8_t *room;            /* (16,C,H,W), where a lane group is altered; NULL without augment */
 } dt_batches;
 
 /* dt_batches_init: checks the description, allocates its buffers and begins desc->epoch. The
@@ -1485,7 +1518,7 @@ DT_API void dt_batches_free(dt_batches *it);
 #endif
 
 #ifdef DTI_IMPLEMENT
-enum { DTI_AUGMENT_SIDE = 2048 };
+enum { DTI_AUGMENT_SIDE = 2048 }; /* rows or columns of an image that can be altered [E1.10] */
 
 DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_batches_desc *desc) {
     DTI_NEED(it, "it", DT_EARG);
@@ -1511,7 +1544,7 @@ DT_API dt_err dt_batches_init(dt_batches *it, const dt_dataset *data, const dt_b
     return DT_OK;
 }
 
-/* A permutation of positions; where there is a subset, a position stands for its row. */
+/* The epoch's order: a permutation of the rows of the dataset, or of the subset's. */
 DT_API void dt_batches_begin(dt_batches *it, uint32_t epoch) {
     DTI_NEED(it && it->order, "it, and what dt_batches_init makes,", );
     const uint32_t *subset = it->desc.subset, n = subset ? it->desc.subset_count : it->data->count;
@@ -1574,10 +1607,11 @@ DT_API void dt_batches_free(dt_batches *it) {
 
        flip      left and right change places, with probability 1/2, say
        rotate    by U(-10, 10) degrees about the centre
-       affine    scaled by U(0.8, 1.2), each row shifted in proportion to its height (shear)
-       colours   brightness, contrast and saturation, in an order that is drawn, too:
-                 I becomes clip(f I + (1-f) D), with f from U(0.8, 1.2), and
-                 D = 0 | the mean of the image's grey | each pixel's own grey
+       affine    scaled by U(0.8, 1.2); sheared: each row shifted sideways, in proportion to its
+                 distance from the centre
+       colours   brightness, contrast and saturation, in an order that is drawn, too: pixel I
+                 becomes f I + (1-f) D, cut to 0..255, with f from U(0.8, 1.2), and
+                 D = 0 | the mean grey of the whole image | the pixel's own grey
 
    The random numbers are Philox words [S2] of (seed, epoch, image): so the rank that holds the
    image does not matter, nor the batch, nor whether the run was resumed. An image becomes another
@@ -1619,9 +1653,10 @@ static dti_alteration dti_draw_alteration(const dt_augment *d, uint32_t epoch, u
 
 /* ==== [S4.7] Into lanes =================================================== */
 
-/* The kernels want sixteen images side by side, [C][H][W][16] floats; the data are rows of bytes.
-   So a lane group is transposed while its bytes become numbers, x = pixel * a + b, with
-   a = 1/(255 std) and b = -mean/std:
+/* The kernels want sixteen images side by side, a lane group: [C][H][W][16] floats, and of each
+   sixteen image l has number l, its lane. The data are rows of bytes, one image after the other. So
+   a lane group is transposed while its bytes become numbers, x = pixel * a + b, with
+   a = 1/(255 std) and b = -mean/std (of floats, a = 1/std):
 
        image 0   p0 p1 p2 ...          p0 of images 0..15 | p1 of images 0..15 | ...
        image 1   p0 p1 p2 ...    ->    one register each
@@ -1987,22 +2022,23 @@ typedef struct dti_pass {
     uint64_t seed;
     uint32_t epoch;
     const uint32_t *sample;  /* [G][16]: which sample of the data set each lane holds */
-    uint32_t images, global_images; /* in this rank's batch; in all ranks' together */
+    uint32_t images, global_images; /* this rank's in this pass; all ranks' in this step */
 
     /* what it works with */
     const float *values;     /* the parameter vector */
     float *group_grad;       /* one layer's parameter gradient for one lane group, overwritten */
     float *scratch;          /* for kernels, as large as the largest asks */
-    dt_err *error;           /* a class that fails leaves its error there; dti_pass_fails */
+    dt_err *error;           /* a class that fails leaves its error there, by dti_pass_fails */
 
-    /* Of what is saved but not trained, such as running means: where shares of this batch's own are
-       added up, a wide sum [S3.3] each, in the order of the parameter vector, from number `trained`
-       on. */
+    /* Where a layer that measures something in training, to be saved (batch norm: means and
+       variances [S6.11]), adds what it has measured. The parameter vector has its `trained` numbers
+       first and the measured ones behind them; number i of it has the wide sum [S3.3] that begins
+       at shares[(i - trained) * DTI_WIDE]. */
     int64_t *shares;
     size_t trained;
 
-    /* the sink for sums over ranks that a pass cannot go on without, see dt_net_on_sums; NULL: no
-       rank but this one is asked */
+    /* adds up over all ranks what a layer must know before the pass can go on, see dt_net_on_sums;
+       NULL: this rank's own sums are taken for the whole */
     dt_err (*sum)(void *user, int64_t *sums, size_t count);
     void *sum_user;
 } dti_pass;
@@ -2010,45 +2046,59 @@ typedef struct dti_pass {
 /* What backward reads beside dy. The planner [S8.3] keeps those tensors until then, and lets
    another layer write over the rest: a class that says more than it needs costs memory, one that
    says less gets wrong numbers. */
-enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y alone: positive or not */ };
+enum { DTI_READS_X = 1, DTI_READS_Y = 2, DTI_READS_SIGN = 4 /* of y: is it > 0? */ };
 
-/* Over which images a layer computes together while training. Most treat each image by itself. */
+/* Over which images a layer computes together while training. Most treat each image by itself;
+   batch norm takes means over several. */
 typedef enum dti_scope {
-    DTI_OVER_EACH,
-    DTI_OVER_GROUP,
-    DTI_OVER_RANK,
-    DTI_OVER_BATCH,
+    DTI_OVER_EACH,           /* each image by itself */
+    DTI_OVER_GROUP,          /* a lane group */
+    DTI_OVER_RANK,           /* this rank's images of the step */
+    DTI_OVER_BATCH,          /* all ranks' images of the step */
     DTI_SCOPES
 } dti_scope;
 
-/* All that a net wants to know of a kind of layer. What is NULL or 0 a layer does without. */
+/* All that a net wants to know of a kind of layer. What is NULL or 0 a layer does without. The
+   smallest, ReLU's [S6.4], has a name, reads, in_place, keeps_sign, forward and backward. */
 typedef struct dti_layer_class {
     const char *name;
-    size_t own;              /* bytes of what a layer of this class keeps of its description */
-    size_t said;             /* at their start those that say what it computes: 4-byte numbers */
-    /* From l->in and the description: checks it, sets l->out, what is in l->own, and the parameters
-       (dti_parameter). */
+    /* bytes of l->own, where a layer of this class keeps what it needs of its description; and how
+       many of them, from the first on, say what it computes, as 4-byte numbers: a checkpoint is
+       held against these [E6.7] */
+    size_t own;
+    size_t said;
+    /* Called by the builder with l->in set. Checks the description; sets l->out, which is l->in so
+       far, what is in l->own, and the parameters (dti_parameter). */
     dt_err (*shape)(dti_layer *l, const void *desc);
-    /* sets packed_floats, scratch_floats, notes_bytes, sums, whole_batch, scope, fewest; NULL:
-       none of them */
+    /* Called by dt_net_build. Sets what the op wants: packed_floats, scratch_floats, notes_bytes,
+       sums, whole_batch, scope, fewest; see dti_op. NULL: none of them */
     void (*needs)(dti_op *op);
     int reads;                          /* in backward: a sum of DTI_READS_ */
     bool in_place;                      /* y may lie where x lies, and dx where dy lies */
-    /* y is above 0 where x is, or is 0 where dx will be: a ReLU before it may be overwritten */
+    /* A ReLU that made x looks back at the sign of x. May this layer write y over x nevertheless?
+       True if y > 0 just where x > 0, or y is 0 and dx will be, too: then the ReLU finds in y what
+       it looks for. */
     bool keeps_sign;
-    /* better, or only right, over all lane groups at once [S8.5] */
+    /* forward and backward_data get all lane groups at once, because that is faster, or because the
+       layer's formula needs them all; else one group at a time [S8.5] */
     bool whole_batch;
-    /* backward adds to dx where op->add_dx or op->add_dx2 says so */
+    /* backward itself adds to dx where op->add_dx or op->add_dx2 says so; false: it overwrites dx,
+       and the net adds */
     bool adds;
     double (*macs)(const dti_layer *l); /* multiply-adds of one image's forward pass; NULL: 0 */
-    /* parameters as the kernels read them, once a step */
+    /* puts the parameters into op->packed, in the order in which the kernels read them; once a
+       step */
     void (*pack)(const dti_op *op, const float *values);
+    /* x -> y, of lane groups first_group .. first_group+groups-1 */
     void (*forward)(const dti_op *op, const dti_pass *run, int first_group, int groups);
-    /* run->group_grad and dx, overwritten */
+    /* dy -> run->group_grad, the gradient of this layer's parameters, and dx, of one lane group;
+       both overwritten */
     void (*backward)(const dti_op *op, const dti_pass *run, int group);
-    /* dx apart, if better so */
+    /* dy -> dx of many lane groups, where backward leaves dx out; called when backward has been
+       called for each of them. NULL: backward always computes dx */
     void (*backward_data)(const dti_op *op, const dti_pass *run, int first_group, int groups);
-    /* of a whole number that PyTorch saves with such a layer [E6.3]; NULL: it saves none */
+    /* the name of a count of steps that PyTorch saves with such a layer [E6.3]; NULL: there is
+       none */
     const char *counter;
 } dti_layer_class;
 
@@ -2058,7 +2108,8 @@ typedef struct dti_slot {
     dt_tensor shape;         /* without data */
     float bound, value;      /* initial values are value + U(-bound, +bound) */
     bool trained;            /* false: saved, but no optimizer steps it */
-    /* of what is not trained: each step it moves by this part of its distance to the batch's own */
+    /* of what is not trained: each step, value = (1 - follow) * value + follow * what the step's
+       batch has measured */
     float follow;
     size_t offset;           /* in the parameter vector */
 } dti_slot;
@@ -2078,7 +2129,7 @@ struct dti_layer {
     int x, with;             /* the tensors it reads; with -1: only one */
     int in[3], out[3];       /* C, H, W of one image */
     void *own;
-    uint32_t stream;         /* its place in the list: dropout layers draw different numbers */
+    uint32_t stream;         /* its place in the list, by which two dropout layers draw otherwise */
     int slots, first_param;  /* its parameters, and the number of the first in the net */
     dti_slot slot[DTI_SLOTS];
     /* floats in its trained slots, which lie behind one another from slot[0].offset on */
@@ -2098,26 +2149,27 @@ struct dti_op {
     const dti_layer *layer;  /* whose parameters and description: the first fused */
     int layers;              /* how many it stands for */
     int in[3], out[3];
-    bool direct;             /* dt_build_desc's */
+    bool direct;             /* as in dt_build_desc: no Winograd */
 
-    /* with which tensors: their numbers, and where they lie; dx, dx2 at NULL: not wanted */
+    /* with which tensors: their numbers, and where they lie; dx.at, dx2.at NULL: not wanted */
     int tensor, tensor2, made;       /* x, x2 and y; tensor2 -1: it has no x2 */
     dti_lanes x, x2, y, dx, dx2, dy;
-    bool add_dx, add_dx2;    /* another reader's gradient is there already */
+    /* x (x2) has another reader, whose part of the gradient is in dx (dx2) already: add to it */
+    bool add_dx, add_dx2;
     dti_lanes spare;         /* where a class that cannot add leaves dx first */
 
-    /* over which lane groups: one by one, or all at once, with the ops [begin, end) that are driven
-       alike; and over which images it computes together */
+    /* all lane groups at once, or one by one; ops [begin, end), neighbours that agree in this, are
+       a stretch and are driven together [S8.5] */
     bool whole_batch;
     int begin, end;
-    dti_scope scope;
+    dti_scope scope;         /* over which images it computes together */
     uint32_t fewest;         /* images that its scope must hold, if it holds any */
 
     /* what its class has asked for, and where it is */
     size_t packed_floats, scratch_floats, notes_bytes, sums;
-    float *packed;           /* parameters as the kernels read them */
-    unsigned char *notes;    /* forward's to backward, as places of maxima; of each group */
-    int64_t *wide;           /* [sums] for sums over lane groups and ranks */
+    float *packed;           /* [packed_floats] parameters as the kernels read them */
+    unsigned char *notes;    /* [G][notes_bytes] forward's for backward, as places of maxima */
+    int64_t *wide;           /* [sums] in which it adds up over lane groups and ranks */
 };
 
 /* Where an op's tensors are for lane group g; NULL where there is none. */
@@ -2442,7 +2494,9 @@ DT_API void dt_conv2d(dt_net *net, const char *name, const dt_conv2d_desc *desc)
 
    The place of each maximum is noted, a byte each, so that backward need not look at x again. */
 #ifdef DTI_DECLARE
-/* K 1..15; stride = kernel, no padding, floor */
+/* x (N,C,H,W) -> y (N,C,P,Q), P = H/K rounded down, Q likewise from W: windows side by side, and
+   what fills none is left out. N*C*P*Q*K*K comparisons. The error that is remembered: DT_EARG
+   unless K is 1..15, DT_ESHAPE if it is above H or W. */
 DT_API void dt_maxpool2d(dt_net *net, int kernel);
 #endif
 
@@ -2459,7 +2513,7 @@ static dt_err dti_maxpool2d_shape(dti_layer *l, const void *kernel) {
     return DT_OK;
 }
 
-/* a place each */
+/* For each output the place of its maximum, u*K + v, in a byte. */
 static void dti_maxpool2d_needs(dti_op *op) { op->notes_bytes = dti_group_floats(op->out); }
 
 static void dti_maxpool2d_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
@@ -2494,10 +2548,10 @@ DT_API void dt_maxpool2d(dt_net *net, int kernel) {
 
    y = max(x, 0); a NaN stays a NaN. Without something that is not linear between them, two
    layers of sums would be one: w2*(w1*x) = (w2*w1)*x. ReLU is the cheapest such thing, and where
-   it is open it hands dy on as it is, through any number of layers.
+   x > 0 it hands dy on as it is, through any number of layers; elsewhere dx is 0.
 
-   The mask for backward is y itself: it is above 0 just where x was. So x need not be kept, and
-   y may be written over it. */
+   Backward asks only whether x was above 0, and y is above 0 just where x was. So x need not be
+   kept, and y may be written over it. */
 #ifdef DTI_DECLARE
 /* x -> y of the same shape, one comparison a number */
 DT_API void dt_relu(dt_net *net);
@@ -2505,8 +2559,9 @@ DT_API void dt_relu(dt_net *net);
 
 #ifdef DTI_IMPLEMENT
 /* A layer that goes number by number is two functions of one number: y of x, and dy/dx told from y.
-   They are constants where these two are called, and so inlined into the loops. ReLU's way back
-   is its own: 0 where nothing came through, even if dy is a NaN. */
+   The two loops below take such a function as an argument; they are inlined where they are called
+   with its name, and so is it. ReLU's way back has a loop of its own: dx is 0 where x was not above
+   0, even if dy is a NaN. */
 typedef float dti_of_one(float x);
 
 DTI_INLINE void dti_each_forward(dti_of_one *value, const dti_op *op, int first, int groups) {
@@ -2563,9 +2618,9 @@ DT_API void dt_relu(dt_net *net) { dti_append(net, &dti_relu_class, NULL, NULL, 
    for the planes. m is kept for backward. The draw is a function of (seed, layer, epoch, sample,
    number of the value) [S2]: it belongs to the image and not to the rank that holds it. */
 #ifdef DTI_DECLARE
-/* of a value to become zero, 0 <= p < 1 */
+/* probability: p, that a value becomes zero, 0 <= p < 1, else DT_EARG is remembered */
 DT_API void dt_dropout(dt_net *net, float probability);
-/* of a whole (image, channel) plane */
+/* the same, that a whole (image, channel) plane does */
 DT_API void dt_dropout2d(dt_net *net, float probability);
 #endif
 
@@ -2597,7 +2652,7 @@ static void dti_dropout_needs(dti_op *op) {
     op->notes_bytes = dti_dropout_planes(op) * DT_LANES * sizeof(float);
 }
 
-/* m of a lane group, four draws from one block of Philox; lanes side by side. */
+/* Draws m for a lane group, [planes][16]: sixteen images at once, of each four numbers a call. */
 static void dti_dropout_draw(const dti_op *op, const dti_pass *run, int g) {
     float *mask = (float *)(void *)dti_notes_of(op, g);
     const float p = ((const dti_dropout *)op->layer->own)->probability, keep = 1.0f / (1.0f - p);
@@ -2670,7 +2725,8 @@ DT_API void dt_dropout2d(dt_net *net, float probability) {
    Each weight is used once an image, where a convolution's is used at every place: to read the
    weights takes longer than to multiply with them. So this layer asks for all lane groups at once;
    a weight that is in a register then serves several groups. 320 inputs and 50 outputs are 16000
-   weights, 64 KB, more than a first-level cache: of 8 groups each alone would read them all. */
+   weights, 64 KB, more than a first-level cache: 8 groups, one by one, would fetch them eight
+   times. (fc in the names below: fully connected, as such layers are also called.) */
 #ifdef DTI_DECLARE
 /* x (N,C,H,W) -> y (N,out,1,1); out 1..2^20, a name that no other layer has. 2*N*I*out flop
    forward, twice that backward. */
@@ -2936,6 +2992,7 @@ DT_API void dt_sigmoid(dt_net *net);
 #endif
 
 #ifdef DTI_IMPLEMENT
+/* a*b + c, rounded once where the processor has an instruction for it, else twice. */
 #if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA)
 DTI_INLINE float dti_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #else
@@ -2966,8 +3023,9 @@ DTI_INLINE float dti_exp(float x) {
     return p;
 }
 
-/* exp of a number that is not positive: never too large, and where x is large against 0 the
-   quotient is 1 - or, from the other side, a small number with all of its digits. */
+/* With e = exp(-|x|), which is at most 1 and so cannot overflow: 1/(1+e) for x >= 0; and for x < 0
+   e/(1+e), which is the same formula multiplied by exp(x) above and below. So a y near 0 has all of
+   its digits, as 1 - 1/(1+e) would not. */
 DTI_INLINE float dti_logistic(float x) {
     const float e = dti_exp(-fabsf(x));
     return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
@@ -3058,10 +3116,10 @@ DT_API void dt_tanh(dt_net *net) { dti_append(net, &dti_tanh_class, NULL, NULL, 
 
    When the net is used there is no batch to look at. Then mu and var are running values, which each
    step moves a little towards the batch's own: running = (1 - momentum) * running + momentum *
-   batch, for var with the unbiased n/(n-1) * var. Groups and ranks have several means: their mean
-   is taken; of the groups' and ranks' variances likewise. They ride behind the gradient in its
-   message, and the step that the optimizer takes moves the running values, so a rank's copy is
-   every rank's.
+   batch, for var with the unbiased n/(n-1) * var. With statistics over groups or ranks a batch has
+   several means and variances; then the mean of the means is taken, and that of the variances. What
+   is to be averaged over ranks travels behind the gradient in its message; and the running values
+   move when the optimizer takes its step, so that they are alike on all ranks.
 
    Parameters: name.weight (gamma, C, from 1), name.bias (beta, C, from 0), and, saved but not
    trained, name.running_mean (C, from 0), name.running_var (C, from 1). Names and numbers are
@@ -3149,8 +3207,9 @@ static int dti_lanes_in(const dti_pass *run, int g) {
 
 /* ---- One channel of one lane group, a plane of n places in sixteen lanes.
 
-   Its sums come together in three levels, of which the first is cheap and the others exact enough:
-   eight places in a float, lane by lane; those, in a double; the lanes, one after the other. */
+   Its numbers are added up in three levels: in each lane eight places as floats, which is fast and
+   has little to round; in each lane these sums of eight, as doubles; then the lanes' sums, one
+   after the other. */
 enum { DTI_BN_PLACES = 8 };
 
 static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
@@ -3202,7 +3261,8 @@ static void dti_wide_put(const dti_op *op, int i, double x) {
     if (!dti_wide_add(dti_wide_of(op, i), x)) ++*op->wide;
 }
 
-/* The first `sums` of them become the whole batch's; false if the pass has failed. */
+/* The first `sums` of them are added up over the ranks, where the statistics are the batch's; false
+   if the pass has failed. */
 static bool dti_wide_meet(const dti_op *op, const dti_pass *run, int sums) {
     if (op->scope == DTI_OVER_BATCH && run->sum && *run->error == DT_OK)
         dti_pass_fails(run, run->sum(run->sum_user, op->wide, 1 + (size_t)sums * DTI_WIDE));
@@ -3231,8 +3291,9 @@ static double dti_batchnorm_count(const dti_op *op, const dti_pass *run) {
 
        mu = near + mean(d)       var = mean(d^2) - mean(d)^2, the second term next to nothing */
 
-/* A share of what the running value of channel c follows. A float, whose sum over equal ranks is
-   exact. */
+/* What this pass has measured of channel c, its mean or its variance (slot), is added to the shares
+   that the running value will follow [S8.5]. It is rounded to a float first: when all ranks give
+   the same float, their sum is exact, and so is its mean. */
 static void dti_batchnorm_share(const dti_op *op, const dti_pass *run, int slot, int c,
                                 double value) {
     const size_t at = op->layer->slot[slot].offset + (size_t)c - run->trained;
@@ -3242,7 +3303,9 @@ static void dti_batchnorm_share(const dti_op *op, const dti_pass *run, int slot,
                                     value));
 }
 
-/* of channel c, n numbers have the sums of d and d^2 */
+/* Mean and variance of channel c, whose n numbers have the sums d.a of d and d.ad of d^2. Rounding
+   may have made a small variance negative: it counts as 0, written as var * 0.0, because a NaN is
+   then still one, and is refused. */
 static dti_channel dti_batchnorm_channel(const dti_op *op, const dti_pass *run, int c, float near,
                                          double n, dti_two_sums d) {
     const double rest = d.a / n, var = d.ad / n - rest * rest;
@@ -3308,8 +3371,8 @@ static void dti_batchnorm_saved(const dti_op *op, const dti_pass *run, int g) {
             (dti_channel) { mean[c], 0.0f, (float)(1.0 / sqrt((double)var[c] + eps)) };
 }
 
-/* What the channels' means are, from whom the scope says; then one multiplication and one
-   addition for each number. */
+/* First the channels' means and variances, measured over what the scope says, or the saved ones;
+   then y, by one multiplication and two additions a number. */
 static void dti_batchnorm_forward(const dti_op *op, const dti_pass *run, int first, int groups) {
     const size_t plane = (size_t)op->in[1] * (size_t)op->in[2] * DT_LANES;
     const float *gamma = run->values + op->layer->slot[DTI_BN_WEIGHT].offset,
@@ -3424,14 +3487,17 @@ DT_API void dt_batchnorm2d(dt_net *net, const char *name, const dt_batchnorm2d_d
 }
 #endif
 
-/* ==== [S7] Losses ======================================================= */
+/* ==== [S7] Losses =======================================================
+
+   What training is to make small. Which loss a net has is said when it is built [S8.1]; a new one
+   is a subsection and a row of the table at the end. To read: [S7.1]; then [S7.2], the loss of a
+   net that tells classes apart; the others show how a loss of numbers, or of questions, differs. */
 
 /* ==== [S7.1] What a loss is =============================================== */
 
 /* A loss says in one number how far a sample's K last outputs z[0..K-1], the logits, are from what
    was wanted of them: a label, or a row of K targets. Training makes its mean over the global batch
-   small, and backward begins with its derivative by each logit. A loss is a subsection below,
-   whole, and a row of the table behind them. */
+   small, and backward begins with its derivative by each logit. */
 #ifdef DTI_DECLARE
 typedef enum dt_loss {
     DT_CROSS_ENTROPY,        /* one of K classes is right [S7.2] */
@@ -3482,16 +3548,16 @@ static bool dti_largest_is_label(int K, const float *z, const dti_wanted *w, int
      p[k] = exp(z[k]) / sum_j exp(z[j])          log p[k] = z[k] - log(sum_j exp(z[j]))
 
    and the loss is -log p[t] of the right class t. Why the logarithm: samples are independent, so
-   what the net holds for probable of all of them together is a product; its logarithm is a sum over
-   samples, whose mean a batch can estimate, and to make the product large is to make -log small. It
-   is 0 where the net is sure and right, log K where it knows nothing, and grows without bound where
-   it is sure and wrong.
+   the probability that the net gives to all of their labels together is a product; its logarithm is
+   a sum over samples, whose mean a batch can estimate, and to make the product large is to make the
+   mean of -log p[t] small. The loss is 0 where the net is sure and right, log K where it gives all
+   classes the same probability, and grows without bound where it is sure and wrong.
 
    The derivative is the softmax minus one where the label is:
 
      loss     = log(sum_j exp(z[j])) - z[t]
      d/dz[k] of the first term  = exp(z[k]) / sum_j exp(z[j])  =  p[k]
-     d/dz[k] of the second term = [k == t]
+     d/dz[k] of the second term = [k == t]                   1 where k is t, else 0
      d loss / d z[k]            = p[k] - [k == t]
 
    so each logit is pushed by exactly as much as its probability is off, and the pushes add up to 0.
@@ -3536,7 +3602,7 @@ static void dti_cross_entropy_backward(int K, const float *z, const float *logp,
 
 /* K numbers are wanted: loss = 1/K sum_k (z[k] - t[k])^2. Its derivative, 2/K (z[k] - t[k]), grows
    with the distance: one target far away from all others outweighs many near ones. Targets of about
-   the size 1 train best; what one sample's loss may be ends at 2^20 (dt_forward).
+   the size 1 train best; a sample's loss of 2^20 or more is an error of dt_forward.
 
    A label stands for the row of targets that is 1 at its class and 0 elsewhere; of a net with one
    output, for the number that it is. */
@@ -3561,7 +3627,7 @@ static void dti_mean_squared_backward(int K, const float *z, const float *logp,
         dz[i] = i % DT_LANES < w->count ? (z[i] - w->target[i]) * each : 0.0f;
 }
 
-/* Of a number nobody can say that it is right, but of a class. */
+/* Numbers are near their targets or far from them, but not right or wrong; a class is. */
 static bool dti_mean_squared_right(int K, const float *z, const dti_wanted *w, int lane) {
     return K > 1 && dti_largest_is_label(K, z, w, lane);
 }
@@ -3569,9 +3635,9 @@ static bool dti_mean_squared_right(int K, const float *z, const dti_wanted *w, i
 
 /* ==== [S7.4] Binary cross-entropy ========================================= */
 
-/* K questions, each with its own yes or no: p = sigmoid(z) [S6.9] is held for the probability of
-   yes, and t, 0 or 1 or between, for what is wanted. The loss of a question is cross-entropy [S7.2]
-   over its two answers, and a sample's the mean of its K:
+/* K questions, each with its own yes or no: p = sigmoid(z) [S6.9] is taken as the probability of
+   yes, and t, 0 or 1 or between, is what is wanted. The loss of a question is cross-entropy [S7.2]
+   over its two answers, and a sample's loss is the mean of its K:
 
      -t log p - (1-t) log(1-p)  =  max(z,0) - z t + log(1 + exp(-|z|))          dz = p - t
 
@@ -3609,6 +3675,8 @@ static bool dti_binary_right(int K, const float *z, const dti_wanted *w, int lan
     return K > 1 && w->label[lane] >= 0 ? dti_largest_is_label(K, z, w, lane) : right;
 }
 
+/* The losses, in the order of dt_loss. A row: name; whether it wants targets, and of which numbers;
+   forward, whether that writes probabilities; backward; right. */
 static const dti_loss_class dti_losses[] = {
     { "cross-entropy", false, 0.0f, 0.0f, dti_cross_entropy_forward, true,
       dti_cross_entropy_backward, dti_largest_is_label },
@@ -3669,36 +3737,37 @@ typedef struct dt_build_desc {
     dt_loss loss;            /* 0: DT_CROSS_ENTROPY */
 } dt_build_desc;
 
-/* The sums of one or more batches; exact, so that they add up the same over any number of ranks. */
+/* How well a net did, as sums over the samples of one or more batches; in integers, so that they
+   add up the same over any number of ranks. */
 typedef struct dt_score {
     int64_t loss_fixed;      /* sum of the samples' losses in units of 2^-24, each rounded once */
-    /* samples that are right: with labels, the largest logit is the label's; with binary
-       targets, all of them are met; with other targets none, as nobody can say. And samples that
-       were scored */
+    /* correct: samples that are right: with labels, the largest logit is the label's; with binary
+       targets, all of them are met; with other targets none, as nobody can say. count: samples */
     int64_t correct, count;
 } dt_score;
 
 /* dt_net_build: plans the buffers, draws initial values U(-1/sqrt(fan_in), +1/sqrt(fan_in)) for
-   weights and biases, fan_in = C*K*K or inputs. The last layer's outputs are the logits of
-   out[0] classes. */
+   weights and biases, fan_in = C*K*K or inputs. The last layer must give C x 1 x 1 numbers, the
+   logits of C classes (dt_net_classes); else DT_ESHAPE. If a builder met an error [S6.1], that. */
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc);
 /* dt_net_clone: a second net of the same layers, settings and values, with buffers of its own;
    NULL on error. */
 DT_API dt_net *dt_net_clone(const dt_net *net);
 
-/* dt_net_load: packs the images into lanes and keeps labels or targets, as the loss wants them
-   [S7]; the batch's arrays may go. Without any, dt_forward gives logits and no score. DT_ESHAPE,
-   DT_EARG or DT_EDATA if it does not fit the net, and then there is nothing to run until a load
-   succeeds. */
+/* dt_net_load: packs the images into lanes and copies labels or targets, as the loss wants them
+   [S7], so that the batch's arrays are not needed any more. Without labels and targets dt_forward
+   gives logits and no score. DT_ESHAPE, DT_EARG or DT_EDATA if it does not fit the net, and then
+   there is nothing to run until a load succeeds. */
 DT_API dt_err dt_net_load(dt_net *net, const dt_batch *batch);
-/* true after build; false turns dropout off. A change needs a dt_forward before the next
-   dt_backward */
+/* dt_net_training: true, as a net begins: dropout draws, batch norm measures. false, for using the
+   net: dropout passes all on, batch norm takes what it has saved. A change needs a dt_forward
+   before the next dt_backward. */
 DT_API void dt_net_training(dt_net *net, bool training);
-/* logits, log-probabilities, score. DT_ENUMERIC if a sample's loss is not finite, or above 2^20, or
-   this thread's processor is not set to IEEE 754 (see [E1.9]) */
+/* dt_forward: computes logits, log-probabilities and score. DT_ENUMERIC if a sample's loss is not
+   finite, or not below 2^20, or this thread's processor is not set to IEEE 754 (see [E1.9]). */
 DT_API dt_err dt_forward(dt_net *net);
-/* gradients of this rank's share, overwritten; needs dt_forward before it. DT_ENUMERIC names the
-   tensor whose gradient is not finite or does not fit */
+/* dt_backward: computes the gradient of this rank's part of the batch, overwritten; needs a
+   dt_forward before it. DT_ENUMERIC names the tensor whose gradient is not finite or cannot fit. */
 DT_API dt_err dt_backward(dt_net *net);
 /* dt_backward_from: the same for a loss of one's own. dlogits [count][dt_net_classes]: the
    derivative of the global batch's loss by each logit of this rank's samples, taken as it is (a
@@ -3712,18 +3781,20 @@ DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits);
    see a micro-batch. With several parts the batch's arrays must stay until the optimizer's step. */
 DT_API dt_err dt_accumulate_gradients(dt_net *net, const dt_batch *batch, uint32_t parts);
 
-/* During dt_backward, fn(user, offset, count) is called as soon as gradients
-   offset..offset+count-1 hold this rank's whole share: layer by layer from the last to the
-   first, the same calls on every rank. NULL turns it off. From then on the stretch is fn's: with
-   exact sums it is in int64 form, and nobody turns it into floats but who has summed it. An
-   error from fn ends dt_backward. */
+/* dt_net_on_gradient: during dt_backward, fn(user, offset, count) is called as soon as gradients
+   offset..offset+count-1 hold all that this rank's samples give: layer by layer from the last to
+   the first, the same calls on every rank. So their sum over the ranks can set out while earlier
+   layers still compute [S11.3]. An error from fn ends dt_backward; fn NULL turns it off. With
+   float_sums the stretch is then in dt_net_gradients. With exact sums it stays in integers, until
+   dt_average_gradients has summed them over two ranks or more; and a share that does not fit its
+   unit is an error, as fn has let the step go on [S8.6]. */
 typedef dt_err dt_gradient_fn(void *user, size_t offset, size_t count);
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user);
 
-/* Layers that look at the global batch, batch norm for one [S6.11], need sums over the ranks in the
-   middle of a pass. While dt_forward and dt_backward run, fn(user, sums, count) is to add up
-   sums[0..count-1] over all ranks, in place; each rank gets the same calls in the same order, one
-   with an empty batch too. Without fn the sums are this rank's own: right for one rank.
+/* dt_net_on_sums: layers that look at the global batch, batch norm for one [S6.11], need sums over
+   the ranks in the middle of a pass. While dt_forward and dt_backward run, fn(user, sums, count) is
+   to add up sums[0..count-1] over all ranks, in place; each rank gets the same calls in the same
+   order, one with an empty batch too. Without fn the sums are this rank's own: right for one rank.
    dt_share_statistics [S11.1] hands in a communicator's all-reduce, and trainers do so by
    themselves. */
 typedef dt_err dt_sum_fn(void *user, int64_t *sums, size_t count);
@@ -3733,14 +3804,14 @@ DT_API size_t dt_net_count(const dt_net *net);                 /* floats in the 
 /* the parameter vector itself, in dt_param order */
 DT_API float *dt_net_values(dt_net *net);
 DT_API float *dt_net_gradients(dt_net *net);                   /* parallel to it */
-DT_API int dt_net_param_count(const dt_net *net);
-/* named views; NULL outside 0..count-1 */
+DT_API int dt_net_param_count(const dt_net *net);              /* named tensors in it */
+/* the i-th of them; NULL outside 0..dt_net_param_count-1 */
 DT_API const dt_param *dt_net_param(const dt_net *net, int i);
-/* "conv1.weight"; NULL if there is none */
+/* the one of that name, such as "conv1.weight"; NULL if there is none */
 DT_API const dt_param *dt_net_find(const dt_net *net, const char *name);
 /* 64-bit hash of the parameter vector's bits, on every machine */
 DT_API uint64_t dt_net_hash(const dt_net *net);
-DT_API int dt_net_classes(const dt_net *net);
+DT_API int dt_net_classes(const dt_net *net);                  /* outputs of the last layer */
 DT_API size_t dt_net_bytes(const dt_net *net);                 /* memory the net holds */
 /* useful flop of forward and backward for one sample */
 DT_API double dt_net_flops(const dt_net *net);
@@ -3749,9 +3820,9 @@ DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt
    floats. DT_EARG if there is no such sample, or the loss knows no probabilities */
 DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
 DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
-/* What the net says of samples first .. first+count-1 of the data, one or many; they need no labels.
-   out [count][dt_net_classes]: probabilities, or the outputs themselves where the loss knows none.
-   Dropout is off, and batch norm takes what it has saved. DT_EARG, DT_ESHAPE */
+/* dt_predict: what the net says of samples first .. first+count-1 of the data, one or many; they
+   need no labels. out [count][dt_net_classes]: probabilities, or the outputs themselves where the
+   loss knows none. Dropout is off, and batch norm takes what it has saved. DT_EARG, DT_ESHAPE */
 DT_API dt_err dt_predict(dt_net *net, const dt_dataset *data, uint32_t first, uint32_t count,
                          float *out);
 /* one line a layer: name, shape, parameters, flop */
@@ -3773,8 +3844,9 @@ DT_API void dt_score_add(dt_score *sum, const dt_score *more);
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* Whole numbers that travel behind the gradient: the score, a wish to stop, and how many shares of
-   statistics there are for each scope. */
+/* Whole numbers that travel behind the gradient, to be summed with it: the score; how many ranks
+   wish to stop; and, for each scope [S6.1], how many shares the sums of statistics have, as their
+   means divide by that. */
 enum {
     DTI_LOSS,
     DTI_CORRECT,
@@ -3789,15 +3861,15 @@ typedef struct dti_tensor {
     int shape[3];
     int readers;             /* how often ops read it */
     bool learns;             /* something before it is trained, so its gradient is wanted */
-    int kept;                /* what backward reads of it: DTI_READS_Y, DTI_READS_SIGN */
+    int kept;                /* what backward reads of it: DTI_READS_Y its values, DTI_READS_SIGN */
     /* the tensor in whose memory it lies: itself, or the one an op in place writes over */
     int place;
     dti_lanes value, grad;
 } dti_tensor;
 
-/* Before the gradient's sums lie numbers about them, and travel with the last of its messages: a
-   check that ranks use the same units, how many shares did not fit, and from DTI_SIZES on each
-   tensor's size [S3.2]. */
+/* Before the gradient's sums lie numbers about them, which travel with the last of its messages and
+   are summed as well: a hash of this rank's units (the sum tells whether all ranks use the same),
+   how many shares did not fit, and from DTI_SIZES on each tensor's size [S3.2], in units. */
 enum { DTI_SAME_UNITS, DTI_MISFITS, DTI_SIZES };
 
 struct dt_net {
@@ -3824,18 +3896,19 @@ struct dt_net {
     /* [params] see [S8.6]: units when the step began, alike on all ranks; for the next step; and
        the largest of this rank's shares */
     float *first_unit, *next_unit, *largest;
-    /* not dt_backward but the function that has set on_gradient looks at the sums' sizes, and takes
-       the step again if need be */
+    /* the sums travel over the ranks first; who sends them looks at their sizes, and takes the step
+       again if need be, not dt_backward */
     bool judged_later;
     uint64_t retaken;        /* steps taken again with another unit */
 
-    /* this batch, and how far it has come */
-    /* the step's batch on this rank; what is loaded of it: piece number `part` of `parts` */
+    /* this batch, and how far it has come. whole: the step's batch on this rank; batch: what is
+       loaded of it, which is piece number `part` of `parts` */
     dt_batch whole, batch;
     uint32_t part, parts;
     int groups;              /* lane groups in it */
     bool training;
-    /* there is a batch; its logits; and what dt_backward needs beside them */
+    /* loaded: there is a batch; forwarded: its logits are there; masked: what forward notes for
+       backward, as dropout's masks, is there and is this batch's */
     bool loaded, forwarded, masked;
     bool wanted;             /* the batch says what is wanted of it */
     uint32_t *sample;        /* [max_groups][16] data set rows, for dropout */
@@ -3853,11 +3926,12 @@ struct dt_net {
     dt_sum_fn *on_sums;
     void *on_sums_user;
 
-    /* Statistics of the last forward pass: shares that were given for a layer of each scope; and
-       whether what is saved has not yet followed them. */
+    /* What layers have measured in the last forward pass, to be saved, such as batch norm's means:
+       how many shares were added up, for a layer of each scope; whether the saved values have yet
+       to follow (dti_follow_statistics) */
     int64_t shares[DTI_SCOPES];
     bool fresh;
-    int64_t followed;        /* steps in which it has */
+    int64_t followed;        /* steps in which they have */
 
     /* the plan [S8.3] */
     int ops;
@@ -4056,9 +4130,10 @@ static bool dti_fuse_one(dt_net *net) {
        grad  2                              |====|
        grad  1                                   |====|   may lie where value 2 lay, or grad 3
 
-   Width. If all that happens to a buffer happens while one lane group is driven through a
-   stretch of ops, the next group may use the same memory: one group's floats are enough, and
-   they stay in the cache. Else it is wide: it holds every group of the batch. */
+   Width. Ops that are neighbours often form a stretch: one lane group is driven through all of
+   them, then the next [S8.5]. If all that happens to a buffer happens within a stretch, the next
+   group may use the same memory: one group's floats are enough, and they stay in the cache. Else it
+   is wide: it holds every group of the batch. */
 #ifdef DTI_IMPLEMENT
 /* An op for each layer, then fused; then each says what it needs (scratch, notes, sums). */
 static void dti_plan_ops(dt_net *net) {
@@ -4080,6 +4155,8 @@ static void dti_plan_ops(dt_net *net) {
     }
 }
 
+/* That op reads that tensor. What the op calls its x is somebody's y: so where backward reads the
+   op's x, the tensor is marked as one whose values are kept, DTI_READS_Y. */
 static void dti_note_reader(dt_net *net, int op, int tensor) {
     dti_tensor *t = &net->tensor[tensor];
     ++t->readers;
@@ -4118,7 +4195,7 @@ static void dti_plan_tensors(dt_net *net) {
         y->place = op->made;
         if (!dti_may_overwrite(net, op)) continue;
         y->place = x->place;
-        y->kept |= x->kept; /* and is not overwritten for x's sake either */
+        y->kept |= x->kept; /* what backward seeks in x it finds in y: so y must stay as well */
     }
 }
 
@@ -4166,7 +4243,9 @@ static void dti_lives_at(dti_life *life, const dt_net *net, int i, bool backward
     life->wide = life->wide || op->whole_batch;
 }
 
-typedef struct dti_room { /* of the memory that buffers share */
+/* A piece of the memory that buffers share: bytes at .. at+bytes-1 are taken from time `from` to
+   time `to`. */
+typedef struct dti_room {
     int from, to;
     size_t at, bytes;
 } dti_room;
@@ -4248,7 +4327,7 @@ static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
         dti_op *op = &net->op[i];
         const dti_tensor *x = &net->tensor[op->tensor],
                          *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
-        dti_life once = { false };
+        dti_life once = { false }; /* of a spare buffer: while this op goes back */
         op->x = x->value, op->y = net->tensor[op->made].value, op->dy = net->tensor[op->made].grad;
         op->dx = x->learns ? x->grad : none;
         op->x2 = x2 ? x2->value : none;
@@ -4284,6 +4363,7 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
     net->grad = dti_take(base, &used, 1, dti_plus(net->count, DTI_SCORE), f);
     const size_t wide = dti_times(net->count - net->trained, DTI_WIDE);
     net->heads = dti_round_up(DTI_SIZES + slots, 8);
+    /* a step's sums [S8.1]: [heads] numbers about them, then gradients, statistics, score */
     const size_t message = dti_plus(dti_plus(net->trained, wide), DTI_SCORE);
     net->head = dti_take(base, &used, 1, dti_plus(net->heads, message), sizeof(int64_t));
     net->fixed = base ? net->head + net->heads : NULL;
@@ -4527,13 +4607,14 @@ static dt_err dti_load_piece(dt_net *net, uint32_t part) {
     return dti_load_images(net, &batch);
 }
 
-/* Adds what an op took to its first layer's seconds; every layer's, if a profile was asked for. */
+/* Where a profile was asked for: adds what an op took to the seconds of its first layer; way 0 is
+   forward, 1 backward. */
 static void dti_took(const dt_net *net, const dti_op *op, int way, double start) {
     if (net->layer_seconds)
         net->layer_seconds[2 * (op->layer - net->list.layer) + way] += dt_now() - start;
 }
 
-/* What layers may look at [S6.1], of this net and this batch. */
+/* All that layers may look at while this net runs on this batch [S6.1]. */
 static dti_pass dti_pass_of(const dt_net *net, dt_err *error) {
     return (dti_pass) { .training = net->training,
                         .seed = net->desc.seed,
@@ -4595,7 +4676,10 @@ DT_API void dt_net_on_sums(dt_net *net, dt_sum_fn *fn, void *user) {
     net->on_sums_user = user;
 }
 
-/* Before a training pass, which gives shares of statistics; the step's first finds none. */
+/* Before a training pass: how many shares of statistics it will give, by the scope of the layer
+   that gives them. Over lane groups, one each; over the rank, one if it has images; over the batch,
+   all ranks come to the same, and each gives it as its share, also one with an empty batch. (Layers
+   that treat each image by itself give none.) The first part of a step begins with empty sums. */
 static void dti_count_shares(dt_net *net) {
     const int64_t groups = net->groups, with = groups > 0;
     const int64_t shares[DTI_SCOPES] = { with, groups, with, net->on_sums ? 1 : with };
@@ -4611,9 +4695,10 @@ static double dti_share_sum(const dt_net *net, size_t i) {
     return dti_wide_value(net->fixed + net->trained + (i - net->trained) * DTI_WIDE);
 }
 
-/* A statistic is the mean of its shares; it lies where a gradient would. summed: there lies
-   already, as a float, their sum. Equal shares of many ranks have one of them as their mean, to the
-   bit: the sum fits into a double. */
+/* A statistic is the mean of its shares. It goes into the gradient vector, which has a place for
+   each number of the parameter vector, though a statistic has no gradient. summed: the sum of the
+   shares is there already, as a float. Equal shares of many ranks have one of them as their mean,
+   to the bit, since their sum fits into a double. */
 static void dti_settle_statistics(dt_net *net, bool summed) {
     for (const dti_op *op = net->op; op < net->op + net->ops && net->fresh; ++op)
         for (const dti_slot *s = op->layer->slot; s < op->layer->slot + op->layer->slots; ++s) {
@@ -4625,8 +4710,9 @@ static void dti_settle_statistics(dt_net *net, bool summed) {
         }
 }
 
-/* What is saved follows the batch's statistics: value = (1 - follow) * value + follow * the
-   batch's. Once a step, by whoever takes the step [S9.1]. */
+/* Saved values follow the batch's statistics, which dti_settle_statistics has left in the gradient
+   vector: value = (1 - follow) * value + follow * the batch's. Once a step, by whoever takes the
+   step [S9.1]. */
 static void dti_follow_statistics(dt_net *net) {
     const dti_layer *end = net->list.layer + (net->fresh ? net->list.layers : 0);
     for (const dti_layer *l = net->list.layer; l < end; ++l)
@@ -4700,14 +4786,21 @@ DT_API dt_err dt_forward(dt_net *net) {
    which other groups this rank holds, nor on whether they are there at the same time: a batch
    taken in parts ends in the same sums (gradient accumulation).
 
-   Shares are added as whole numbers of a unit. Whose unit, and when does it change?
+   Shares are added as whole numbers of a unit, and each tensor has its own. Which one, and when
+   does it change? It must be so large that each share fits, and so small that the sum has 2^30 of
+   them, for its digits [S3.2].
 
    A step begins with the units that the last one has chosen. When all shares are added up, on this
    rank or over all of them, the sums' sizes say whether every share fitted and every sum has its
-   digits. Mostly so; then they choose the next step's units. If not, the step is taken again from
-   dt_forward on, on all ranks alike, with units chosen by the largest shares, which now certainly
-   fit. Nothing else has changed meanwhile: the optimizer has not stepped, and statistics have not
-   followed.
+   digits. Mostly so; then these sizes choose the next step's units. If not, the step is taken again
+   from dt_forward on, on all ranks alike, with units chosen by the largest shares, which now
+   certainly fit. Nothing else has changed meanwhile: the optimizer has not stepped, and saved
+   statistics have not followed.
+
+       dti_begin_backward         this step's units: next_unit
+       dti_add_share              shares are added, misfits counted, sizes noted
+       dti_units_suit?     yes -> dti_units_follow      next_unit, from the sizes
+                            no -> dti_units_anew        units from the largest shares; once more
 
    An example: 8 lane groups, and a tensor whose last sum had the size 0.9 [S3.2]. It gets the unit
    2^-45. In the next step a share fits as long as it is below 2^59 units, which is 16384, and the
@@ -4719,8 +4812,10 @@ DT_API dt_err dt_forward(dt_net *net) {
    To read: dti_backward_once and dti_backward_op; dti_add_share; dti_judge_alone. */
 #ifdef DTI_IMPLEMENT
 
-/* Adds one lane group's share of one tensor's gradient, and notes its size. A share that does
-   not fit is counted; where units are not to change, or it is not finite, it is an error. */
+/* Adds one lane group's share of the gradient of parameter i, and notes its size. A share that does
+   not fit makes the sum worthless; it is counted, and the step will be taken again. It is an error
+   where that cannot be: where the unit is the caller's (desc.unit), or on_gradient has been given
+   other layers' sums, and whoever set it does not judge them; or where the share is not finite. */
 static dt_err dti_add_share(dt_net *net, int i, const float *share) {
     const dt_param *p = &net->param[i];
     const bool keeps = net->desc.unit != 0.0f || (net->on_gradient && !net->judged_later);
@@ -4747,7 +4842,7 @@ static dt_err dti_add_gradient(dt_net *net, const dti_layer *l) {
     return DT_OK;
 }
 
-/* Before a step's first share is added. */
+/* Empty sums, before the first part of a step. */
 static void dti_clear_gradient(dt_net *net) {
     if (net->part > 0) return;
     for (int i = 0; i < net->params; ++i) net->largest[i] = 0.0f;
@@ -4761,7 +4856,7 @@ DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
     net->on_gradient_user = user;
 }
 
-/* No more shares will come for this layer: on_gradient is told so. */
+/* The layer's last share has been added, of the step's last part: on_gradient is told so. */
 static dt_err dti_gradient_final(const dt_net *net, const dti_layer *l) {
     return net->on_gradient && l->params && net->part + 1 == net->parts
                ? net->on_gradient(net->on_gradient_user, l->slot[0].offset, l->params)
@@ -4793,8 +4888,8 @@ static dt_err dti_backward_op(dt_net *net, const dti_pass *run, const dti_op *op
     return DT_OK;
 }
 
-/* A rank without images: its share is zeros; it takes part in sums over the batch, in the order of
-   the others. */
+/* A rank without images has nothing to add to the gradient. But it takes part in sums over the
+   batch, and tells on_gradient of each layer, in the order of the others. */
 static dt_err dti_backward_sums(const dt_net *net, const dti_pass *run) {
     for (const dti_op *op = net->op + net->ops; op-- > net->op;) {
         if (op->scope == DTI_OVER_BATCH && op->dx.at) op->class->backward_data(op, run, 0, 0);
@@ -4862,7 +4957,7 @@ static dt_err dti_all_parts(dt_net *net) {
     return error;
 }
 
-/* The step from dt_forward on, once more. */
+/* The step from dt_forward on, once more; the images are still there, or are loaded again. */
 static dt_err dti_step_again(dt_net *net) {
     if (!net->masked)
         return dt_fail(DT_EARG, "net: its gradient needs other units, so the step is to be taken "
@@ -4872,8 +4967,9 @@ static dt_err dti_step_again(dt_net *net) {
     return dti_backward_once(net);
 }
 
-/* Where this rank has the whole batch, it can judge for itself; else the sums over the ranks
-   tell, and dti_judge [S11.1] does the same with them. */
+/* Are the sums good, or is the step to be taken again? Where this rank has the whole batch it can
+   say so by itself; else the sums over the ranks tell, and dti_judge [S11.1] does the same with
+   them. */
 static dt_err dti_judge_alone(dt_net *net) {
     if (!dti_units_suit(net)) {
         dti_units_anew(net);
@@ -4891,7 +4987,8 @@ static void dti_begin_backward(dt_net *net) {
         net->param[i].unit = net->first_unit[i] = net->next_unit[i];
 }
 
-/* The last part has been there. */
+/* Behind the last part. If on_gradient has taken the sums, the rest is its affair; else they are
+   judged, if this rank has the whole batch, and turned into floats. */
 static dt_err dti_end_backward(dt_net *net) {
     if (net->on_gradient) return DT_OK;
     if (!net->desc.float_sums && !net->on_sums && net->whole.count == net->whole.global_count)
@@ -4949,7 +5046,8 @@ DT_API dt_err dt_backward_from(dt_net *net, const float *dlogits) {
    parameters: plain loops over flat vectors, with the formulas of PyTorch's torch.optim. It knows
    nothing of layers, only where each tensor begins and ends in the vectors, since some treat a
    tensor as one thing and people want to treat some tensors differently [S9.6]. Each kind is a
-   subsection: its description, and a class that says all that is to know of it. */
+   subsection: its description, and a class that says all that is to know of it. To read: [S9.1] as
+   far as dti_optimizer_class, and dti_change; [S9.2], the simplest; then any. */
 
 /* ==== [S9.1] What an optimizer is =========================================
 
@@ -5515,12 +5613,12 @@ typedef enum dt_curve {
 typedef struct dt_schedule {
     dt_curve curve;
     bool by_step;            /* t counts steps, else epochs; alike in all pieces */
-    uint32_t over;           /* T; and, where another piece follows, when: at t = T */
-    float from, to;          /* linear: factors of lr */
-    uint32_t every;          /* steps: at least 1 */
-    float factor;            /* steps */
-    float end;               /* cosine: a learning rate */
-    const struct dt_schedule *then; /* NULL: it goes on as it is */
+    uint32_t over;           /* T; where another piece follows, it begins at t = T */
+    float from, to;          /* DT_LR_LINEAR: factors of lr, at t = 0 and from t = T on */
+    uint32_t every;          /* DT_LR_STEPS: so many t from one fall to the next, at least 1 */
+    float factor;            /* DT_LR_STEPS: by which the rate is multiplied each time */
+    float end;               /* DT_LR_COSINE: the learning rate from t = T on */
+    const struct dt_schedule *then; /* the next piece; NULL: this one goes on */
 } dt_schedule;
 #define DT_WARMUP_DEFAULTS .curve = DT_LR_LINEAR, .from = 1.0f / 3.0f, .to = 1.0f, .over = 5
 
@@ -5538,11 +5636,10 @@ DT_API float dt_lr_scaled(float lr, dt_lr_scaling how, uint32_t batch, uint32_t 
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* A curve: the learning rate at t of its own piece, and what of a description it cannot do
-   without. */
+/* A curve: the learning rate at t, counted from its own piece's beginning. */
 typedef struct dti_curve_class {
     double (*at)(const dt_schedule *s, double lr, uint64_t t);
-    bool over, every;        /* what it cannot do without */
+    bool over, every;        /* it needs a description that says these */
 } dti_curve_class;
 
 /* How much of a piece is behind us, 0..1. */
@@ -5557,7 +5654,8 @@ static double dti_linear_at(const dt_schedule *s, double lr, uint64_t t) {
     return lr * (from + (to - from) * dti_share_of(t, s->over));
 }
 
-/* By squares, in few multiplications whose order is fixed: pow has other last bits elsewhere. */
+/* lr * factor^n by repeated squaring: few multiplications, in a fixed order. The C library's pow
+   has other last bits on other systems. */
 static double dti_steps_at(const dt_schedule *s, double lr, uint64_t t) {
     double square = (double)s->factor;
     for (uint64_t n = t / s->every; n; n >>= 1, square *= square)
@@ -5570,18 +5668,19 @@ static double dti_steps_at(const dt_schedule *s, double lr, uint64_t t) {
    bits, in which ranks on different systems might differ. */
 static double dti_cosine_at(const dt_schedule *s, double lr, uint64_t t) {
     const double a = 0x1.921fb54442d18p0 * dti_share_of(t, s->over), end = (double)s->end;
-    double sine = 1.0; /* / a: 1 - a^2/(2*3) * (1 - a^2/(4*5) * (1 - ... */
+    double sine = 1.0; /* at first sin(a)/a = 1 - a^2/(2*3) * (1 - a^2/(4*5) * (1 - ... */
     for (int k = 19; k > 1; k -= 2) sine = 1.0 - a * a / (double)(k * (k - 1)) * sine;
     sine *= a;
     return end + (lr - end) * (1.0 - sine * sine);
 }
 
+/* In the order of dt_curve. A row: at; does it need over, does it need every? */
 static const dti_curve_class dti_curves[] = { { dti_constant_at, false, false },
                                               { dti_linear_at, true, false },
                                               { dti_steps_at, false, true },
                                               { dti_cosine_at, true, false } };
 
-/* What two schedules that are alike have in common. */
+/* The same number for schedules that are alike, by which ranks compare theirs. */
 static uint64_t dti_schedule_hash(const dt_schedule *s, uint64_t hash) {
     for (; s; s = s->then) {
         const uint64_t whole[] = { (uint64_t)s->curve, s->by_step, s->over, s->every };
@@ -5653,9 +5752,10 @@ typedef struct dt_comm dt_comm;
 /* The one-rank communicator. NULL if memory is out. Free with dt_comm_free. */
 DT_API dt_comm *dt_comm_alone(void);
 
-/* What a chapter starts with: MPI where it is compiled in, with a watcher [E4.1] that writes to
-   standard error; else alone. Call it first in main, before any thread is started: under mpiexec it
-   forks. argc and argv are main's, or both NULL. NULL on failure, with the reason in dt_error(). */
+/* What a program starts with: all processes that mpiexec has started, where MPI is compiled in;
+   else this one alone. With MPI, a process beside the ranks watches them, and writes to standard
+   error when one fails [E4]. So this forks: let it be the first call in main, before any thread is
+   started. argc and argv are main's, or both NULL. NULL on failure; dt_error() says why. */
 DT_API dt_comm *dt_comm_world(int *argc, char ***argv);
 
 /* Says goodbye to the other ranks and releases everything; ends MPI if dt_comm_mpi began it.
@@ -5672,7 +5772,7 @@ DT_API const char *dt_comm_host(const dt_comm *comm, int rank);
 DT_API const char *dt_comm_backend_name(const dt_comm *comm); /* "alone", "threads", "MPI" */
 
 /* Ends the whole job: under MPI every process stops, and mpiexec does not end with 0; under threads
-   every rank that waits, or will wait, in this section returns DT_ECOMM. */
+   every call of [S10.2] in which a rank waits, or will wait, returns DT_ECOMM. */
 DT_API void dt_comm_abort(dt_comm *comm, int exit_code);
 
 #ifdef DTRAIN_WITH_THREADS
@@ -5726,13 +5826,14 @@ DT_API dt_comm_cost dt_comm_times(const dt_comm *comm);
 typedef enum dt_type { DT_F32, DT_F64, DT_I64 } dt_type;
 typedef enum dt_op   { DT_SUM, DT_MIN, DT_MAX } dt_op;
 
-/* The ways to all-reduce, and what each costs in the usual model: a message of n bytes takes a +
-   n b seconds, a to get it going and b for each byte; adding a byte takes c. On p ranks (lg is
-   the logarithm to base 2, rounded up; Thakur, Rabenseifner, Gropp 2005):
+/* The ways to all-reduce, the first five of them drawn in [S10.3], and what each costs in the usual
+   model: a message of n bytes takes a + n b seconds, a to get it going and b for each byte; adding
+   a byte takes c. On p ranks (lg: the logarithm to base 2, rounded up; Thakur, Rabenseifner, Gropp
+   2005):
 
      DT_NAIVE     rank 0 gathers, adds, sends back       2(p-1)(a + nb) + (p-1)nc at rank 0
      DT_TREE      the same along a binomial tree         2 lg p (a + nb) + lg p nc
-     DT_RING      p blocks travel once and once more     2(p-1)a + 2(p-1)/p nb + (p-1)/p nc
+     DT_RING      p blocks go round the ranks twice      2(p-1)a + 2(p-1)/p nb + (p-1)/p nc
      DT_DOUBLING  everybody exchanges everything         lg p (a + nb + nc)
      DT_HALVING   halves, quarters ..., and back         2 lg p a + 2(p-1)/p nb + (p-1)/p nc
      DT_MPI       the MPI library's own choice
@@ -5789,10 +5890,10 @@ DT_API dt_err dt_allreduce(dt_comm *comm, void *buf, size_t n, dt_type type, dt_
                            dt_algorithm algorithm);
 
 /* The same in two parts, so that computing goes on meanwhile. Several may be in flight (32; one
-   more first waits for the oldest). buf belongs to the request until wait, or test with *done,
-   has returned. Nobody works on it behind your back: it goes forward inside test and wait, which
-   bring on all requests in flight, in whatever order they are waited for. So call test now and
-   then in a long computation. */
+   more first waits for the oldest). buf belongs to the request until wait has returned, or a test
+   has set *done. Nobody works on it behind your back: it goes forward inside test and wait, which
+   bring on all requests in flight, in whatever order they are waited for. So call test now and then
+   in a long computation. */
 typedef struct dt_allreduce_desc {
     void        *buf;
     size_t       n;
@@ -5937,13 +6038,15 @@ static bool dti_step_doubling(int k, int rank, int p, size_t n, dt_step *s) {
     return k < rounds + 2;
 }
 
-/*  Halving-doubling (Rabenseifner): the distance halves q/2, q/4, .. 1, and so does the piece: of
-    the piece that two partners share, each gives away the half in which it does not live, and adds
-    what it gets for the half in which it does. Then rank r has the whole sum of block r, and the
-    same exchanges in reverse collect the blocks.
+/*  Halving-doubling (Rabenseifner): the vector is cut into q blocks, and block r lives at rank r.
+    The distance between partners halves, q/2, q/4, .. 1, and so does the piece that they still
+    share: each gives away the half whose blocks live on the partner's side, and adds what it gets
+    for the half on its own. Then rank r has the whole sum of block r, and the same exchanges in
+    reverse collect the blocks. At every distance a rank's own half begins at block `mine`, its
+    partner's at block `other`, and both are `distance` blocks long.
 
-      rank 0 of 4:   gives 2 3 to rank 2, gives 1 to rank 1, has 0   |
-                     gets 1 from rank 1, gets 2 3 from rank 2                                */
+      rank 0 of 4:   gives blocks 2 3 to rank 2, gives block 1 to rank 1, has block 0   |
+                     gets block 1 from rank 1, gets blocks 2 3 from rank 2                   */
 static bool dti_step_halving(int k, int rank, int p, size_t n, dt_step *s) {
     int rounds = dti_log2_up(p + 1) - 1, q = 1 << rounds;
     int j = dti_step_fold(k, 2 * rounds, rank, p, q, n, s);
@@ -6060,10 +6163,10 @@ DT_API bool dt_allreduce_step(dt_algorithm algorithm, int k, int rank, int p, si
 /* Rank 0's parameter values reach every rank, and its units of exact sums. */
 DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm);
 
-/* dt_average_gradients: each rank's gradient is its share of the global batch's mean [S8.1]; the
-   shares are summed over the ranks, exactly unless the net was built with float_sums, and
+/* dt_average_gradients: each rank's gradient is its part of the global batch's mean [S8.1]; the
+   parts are summed over the ranks, exactly unless the net was built with float_sums, and
    dt_net_gradients holds the result on every rank. dt_net_score becomes the global batch's.
-   Uneven shares need no weights: each sample counts 1/global_count. */
+   Uneven parts need no weights: each sample counts 1/global_count. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm);
 
 /* dt_share_statistics: from now on layers that look at the global batch, such as batch norm
@@ -6095,10 +6198,10 @@ DT_API dt_err dt_broadcast_parameters(dt_net *net, dt_comm *comm) {
     return dt_broadcast(comm, net->next_unit, (size_t)net->params * sizeof(float), 0);
 }
 
-/* The score, a wish to stop and what batch statistics need, behind the gradient in the same
-   message [S8.1]: a message more would cost its start-up time in each step [S10.2]. Among
-   floats, where a sum of losses in units of 2^-24 would soon be too large for 24 digits, the
-   loss goes as a number. */
+/* The score, a wish to stop and the counts of statistics' shares go behind the gradient, in the
+   same message [S8.1]: a message more would cost its start-up time in each step [S10.2]. Where the
+   message is of floats, a sum of losses in units of 2^-24 would soon be too large for their 24
+   binary digits: so there the loss goes as the number it is. */
 static void dti_attach_score(dt_net *net, bool stop) {
     const size_t tail = dti_tail(net);
     int64_t slot[DTI_SCORE] = { net->score.loss_fixed, net->score.correct, net->score.count, stop };
@@ -6125,8 +6228,9 @@ static bool dti_detach_score(dt_net *net) {
     return slot[DTI_STOP] > 0;
 }
 
-/* Gradients [from, to) set out, as they lie: nothing is copied. With those from 0 on go the numbers
-   about all of them [S8.1], which lie just before. */
+/* Gradients [from, to) set out to be summed, from where they lie: nothing is copied. The stretch
+   that begins at 0 takes along the numbers about all of them, from net->head on [S8.1], which lie
+   just before. */
 static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, size_t from,
                             size_t to, dt_request *request) {
     dt_allreduce_desc desc = { .n = to - from, .op = DT_SUM, .algorithm = algorithm };
@@ -6140,8 +6244,10 @@ static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, 
     return dt_allreduce_start(comm, &desc, request);
 }
 
-/* The sums of all ranks have come. *again: the step is to be taken again, and the units for that
-   are set. Else the next step's are, if every share has fitted. */
+/* The sums of all ranks have come. The hashes of their units add up to this rank's times the ranks:
+   or else the ranks have counted in different units. *again: the step is to be taken again, and the
+   units for that are set, by the largest share that any rank had; again_already: this was that
+   second time, and there is no third. If all is well, the next step's units are set. */
 static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *again) {
     *again = false;
     if (net->desc.float_sums) return DT_OK;
@@ -6159,13 +6265,15 @@ static dt_err dti_judge(dt_net *net, dt_comm *comm, bool again_already, bool *ag
 }
 
 /* One message: gradient and score. If the sums' sizes ask for other units, the step is taken again
-   with those, once; see [S8.6]. */
+   with those, once; see [S8.6]. And a rank that holds the whole batch, while the others' are empty,
+   has judged in dt_backward already, by itself, and perhaps changed its units. The others know
+   nothing of that: so it goes back to those that all have, and takes the step again with them. */
 DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     dt_request request;
     DT_TRY(dti_ready(__func__, net));
     DTI_NEED(comm, "comm", DT_EARG);
     if (dt_comm_size(comm) == 1) return DT_OK;
-    bool again = dti_units_begin(net); /* a rank that alone has samples has judged for itself */
+    bool again = dti_units_begin(net);
     if (again) DT_TRY(dti_step_again(net));
     for (int tries = 0; tries == 0 || again; ++tries) {
         if (tries > 0) DT_TRY(dti_step_again(net));
@@ -6179,7 +6287,7 @@ DT_API dt_err dt_average_gradients(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-/* The sink that batch norm's sums go to in the middle of a pass (dt_net_on_sums). */
+/* What dt_net_on_sums is given: adds up batch norm's sums in the middle of a pass. */
 static dt_err dti_sum_statistics(void *comm, int64_t *sums, size_t count) {
     const double start = dt_now();
     DT_TRY(dt_allreduce(comm, sums, count, DT_I64, DT_SUM, DT_AUTO));
@@ -6193,8 +6301,9 @@ DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm) {
     return DT_OK;
 }
 
-/* Ranks' values of what is saved and not trained become their mean. A running variance may be of
-   any size, so these are wide sums [S3.3]; put, added up by whoever calls, and taken. */
+/* What is saved and not trained, such as running means, becomes the mean of what the ranks have, in
+   three steps: put into sums here, added up over the ranks by whoever calls, taken out below. A
+   running variance may be of any size, so the sums are wide [S3.3]. */
 static dt_err dti_put_statistics(dt_net *net) {
     int64_t *sums = net->fixed + net->trained;
     const size_t n = net->count - net->trained;
@@ -6350,7 +6459,7 @@ typedef struct dt_progress {
     uint32_t step, steps;      /* in this epoch, from 1 */
     double seconds;            /* of training since the start */
     uint64_t samples;          /* by all workers since the start, as far as this worker knows */
-    /* of this epoch so far: all ranks' under synchronous SGD, this worker's own else */
+    /* of this epoch so far: of all ranks under synchronous SGD, else of this worker alone */
     dt_score score;
     bool epoch_ended;
     float lr;                  /* of this step */
@@ -6372,44 +6481,50 @@ typedef struct dt_train_desc {
     uint32_t batch;
     uint64_t seed;             /* of shuffling and partition */
     dt_algorithm algorithm;    /* of the sums of gradients, and of PSGD's averages; DT_AUTO is 0 */
-    /* of gradient that starts on its way while backward goes on; 0 means DT_BUCKET_BYTES */
+    /* synchronous SGD: as soon as backward has so many bytes of gradient, they set out to be summed
+       [S11.3]; 0 means DT_BUCKET_BYTES */
     size_t bucket_bytes;
-    /* compare the replicas every so many steps, and at the end of each epoch; 0 means 100 */
+    /* synchronous SGD: compare the ranks' parameters every so many steps, and at the end of each
+       epoch; 0 means 100 */
     uint32_t check_every;
     /* Hogwild: worker i stays on core i (Linux; elsewhere nothing happens) */
     bool pin;
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
-    /* PSGD: how averages are stepped to; NULL: they are taken as they are. Without checkpoints */
+    /* PSGD: a step towards the average, with momentum, instead of the average itself [S11.4]; NULL:
+       the average. Cannot be used with checkpoints */
     const dt_outer_desc *outer;
-    /* learning rates [S9.7]: the trainer sets the optimizer's before each step, and gives it its
-       own back at the end. NULL: it stays as it is */
+    /* of the learning rate [S9.7]: the trainer sets the optimizer's before each step, and puts its
+       own back in the end. NULL: it stays as it is */
     const dt_schedule *schedule;
     /* the optimizer's rate was found for batches of lr_batch: it is scaled to `batch` before the
        schedule sees it */
     dt_lr_scaling lr_scaling;
     uint32_t lr_batch;
     const dt_augment *augment; /* how the images are altered [S4.6]; NULL: not at all */
-    /* each worker takes its part of a batch in so many micro-batches [S8.1], for which its net was
-       built; 0 means 1. The result is the same, and it may differ from rank to rank */
+    /* each worker takes its part of a batch in so many micro-batches, one after the other, so that
+       its net need only be built for the largest of them (dt_accumulate_gradients [S8.1]); 0 means
+       1. The result is the same, so the number may differ from rank to rank */
     uint32_t accumulate;
-    /* not Hogwild: looked at by all ranks behind each epoch, with PSGD's average. Training ends
-       once the accuracy on it, or else in training, was `target` or more for `patience` epochs
-       in a row (0 means 1). NULL: no look; target 0: no end */
+    /* not Hogwild. validation: samples on which the net is evaluated behind each epoch, under PSGD
+       with the average of the ranks' parameters; NULL: none. Training ends early once the accuracy
+       on these, or without them that of training, was `target` (0..1) or more for `patience` epochs
+       in a row (0 means 1). target 0: all epochs are run */
     const dt_dataset *validation;
     float target;
     uint32_t patience;
-    /* not Hogwild. The file that rank 0 writes behind every so many steps (0: behind each epoch)
-       and where training ends; and the one to go on from, which may be the same, made with the
-       same settings but for epochs, algorithm, bucket_bytes and check_every, and under
-       dt_train_sync the number of ranks. NULL: none. DT_EDATA says why a file is refused */
+    /* not Hogwild. checkpoint: the file that rank 0 writes behind every checkpoint_every steps (0:
+       behind each epoch) and when training ends. resume: the one to go on from, which may be the
+       same file; made with the same settings, except that epochs, algorithm, bucket_bytes and
+       check_every may differ, and under dt_train_sync the number of ranks. NULL: none. DT_EDATA
+       says why a file is refused */
     const char *checkpoint, *resume;
     uint32_t checkpoint_every;
-    /* where the trainer is given no communicator: so many threads of this process are its ranks, and
-       on_step is rank 0's. More than one needs DTRAIN_WITH_THREADS */
+    /* where the trainer is given no communicator: so many threads of this process are its ranks,
+       and on_step is rank 0's. More than one needs DTRAIN_WITH_THREADS */
     int threads;
-    /* false asks to stop; NULL is allowed */
+    /* called after every step; returns false to ask that training stop. NULL: nobody is told */
     bool (*on_step)(const dt_progress *progress, void *user);
-    void *user;
+    void *user;                /* handed to on_step as it is */
 } dt_train_desc;
 
 /* dt_progress_line: "epoch 3/10  step 120/469  loss 0.1234  81234 images/s  12 s left", cut to
@@ -6423,14 +6538,14 @@ typedef struct dt_train_result {
     uint64_t samples;          /* trained on by all workers together */
     /* of the last epoch, all workers', as seen while training (dropout on) */
     dt_score score;
-    int epochs;                /* ended */
+    int epochs;                /* that have ended */
     double epoch_seconds[DT_MAX_EPOCHS_KEPT]; /* the slowest worker's, of the first epochs */
     bool stopped;              /* on_step asked to, or the target was reached */
     uint64_t retaken;          /* steps taken again with other units [S8.6], by all workers */
     dt_score validation;       /* of the last epoch */
     uint32_t reached;          /* how many of the last epochs, in a row, were at the target */
-    uint64_t resumed;          /* steps that desc->resume had done */
-    int resumed_epochs;        /* that its run was to have; desc->epochs may say another number */
+    uint64_t resumed;          /* steps that the run had done when its checkpoint was written */
+    int resumed_epochs;        /* epochs that it was to have; desc->epochs may say another number */
     uint32_t checkpoints;      /* written (rank 0) */
     char complaint[256];       /* why the last one could not be written; "" if it was */
 } dt_train_result;
@@ -6441,10 +6556,10 @@ typedef struct dti_training dti_training;
 
 /* What a way to train hands to the driver. */
 typedef struct dti_method {
-    /* ranks begin and end each epoch together, and it took as long as the slowest one */
+    /* ranks begin and end each epoch together, and an epoch takes as long as the slowest of them */
     bool meets;
-    bool apart;                /* each rank has values of its own */
-    const char *name;          /* as a checkpoint has it */
+    bool apart;                /* between averages each rank has parameter values of its own */
+    const char *name;          /* by which a checkpoint calls the method */
     /* batch NULL: this rank has none left while others do. Sets run->stop where it is decided
        that training ends. */
     dt_err (*step)(dti_training *run, const dt_batch *batch);
@@ -6469,17 +6584,23 @@ struct dti_training {
     dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
     bool wish, stop;           /* on_step has asked to stop; training does */
     float lr;                  /* scaled; what the schedule begins with */
-    int64_t retaken;           /* what the net had counted of them, less this training's */
-    double spent;              /* seconds of this epoch before a resume, then 0 */
-    double begun;              /* when the epoch would have begun without a pause */
+    /* for the result's `retaken`: what net->retaken was when this training, or the run that it goes
+       on from, had taken no step again */
+    int64_t retaken;
+    /* seconds that the resumed run had been in its epoch; 0 from the next epoch on. And when this
+       epoch began, moved back by that: dt_now() - begun is the time spent in it */
+    double spent;
+    double begun;
 };
 
 static bool dti_tell(const dt_train_desc *d, const dt_progress *p) {
     return !d->on_step || d->on_step(p, d->user);
 }
 
-/* From the step at which p stands to the end of the epoch. Its time is what the slowest rank took,
-   from one barrier on; the same exchange tells everybody whether training stops. */
+/* From the step at which p stands to the end of the epoch. A rank that has no batch left, while
+   others do, goes through the steps all the same, as its method may have to meet the others. The
+   epoch's time is what the slowest rank took, from a barrier on at which all begin; the exchange
+   that finds it tells everybody whether training stops. */
 static dt_err dti_run_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     if (run->method->meets) DT_TRY(dt_barrier(run->comm));
@@ -6535,8 +6656,9 @@ static dt_err dti_good_enough(dti_training *run) {
     return DT_OK;
 }
 
-/* All epochs, the result kept up to date behind each, so that a training that fails in the
-   middle has one, too. */
+/* All epochs, the result kept up to date behind each, so that a training that fails in the middle
+   has one, too. A run that is resumed in the middle of an epoch lets the batches go by that it has
+   done already. */
 static dt_err dti_run_each_epoch(dti_training *run) {
     dt_progress *p = &run->p;
     dt_batch done;
@@ -6557,7 +6679,8 @@ static dt_err dti_run_each_epoch(dti_training *run) {
     return DT_OK;
 }
 
-/* The learning rate is the trainer's meanwhile, where it was asked to look after it. */
+/* With a schedule or a scaling the optimizer's learning rate changes meanwhile; in the end it is
+   what it was. */
 static dt_err dti_run_epochs(dti_training *run) {
     const dt_train_desc *d = run->d;
     const float own = run->opt->lr;
@@ -6603,13 +6726,13 @@ typedef struct dti_buckets {
     dt_net *net;
     dt_comm *comm;
     dt_algorithm algorithm;
-    size_t floor;              /* bytes that start a bucket */
-    size_t low, high;          /* gradients that are final and not yet on their way */
+    size_t floor;              /* a bucket sets out once it has so many bytes */
+    size_t low, high;          /* gradients low .. high-1 are final, and not yet on their way */
     int started;
-    dt_request request[32];
+    dt_request request[32];    /* of the buckets on their way; one is left for the last */
 } dti_buckets;
 
-/* What is final and not yet on its way, gradients low .. high-1, sets out. */
+/* Gradients low .. high-1 set out. */
 static dt_err dti_bucket_start(dti_buckets *b) {
     DT_TRY(dti_start_sum(b->net, b->comm, b->algorithm, b->low, b->high, &b->request[b->started]));
     ++b->started;
@@ -6617,17 +6740,19 @@ static dt_err dti_bucket_start(dti_buckets *b) {
     return DT_OK;
 }
 
-/* Called by dt_backward for each layer whose gradient is final. */
+/* Called in backward for each layer whose gradient is final: [offset, offset + count). Starts a
+   bucket if there is enough for one; else gives those on their way the time to move on. The layer
+   at offset 0 starts none: with the last bucket go the numbers about the whole gradient [S8.1], so
+   dti_bucket_wait sends it. */
 static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
     dti_buckets *b = user;
     const size_t unit = b->net->desc.float_sums ? sizeof(float) : sizeof(int64_t);
     bool done;
     (void)count;
     b->low = offset;
-    /* the last one sets out when all is known about it [S8.1] */
     if (b->low > 0 && (b->high - b->low) * unit >= b->floor && b->started < 31)
         return dti_bucket_start(b);
-    /* moves all of them on */
+    /* to test one moves all of them on [S10.2] */
     return b->started ? dt_allreduce_test(b->comm, &b->request[b->started - 1], &done) : DT_OK;
 }
 
@@ -6716,8 +6841,9 @@ static const dti_method dti_sync = { .name = "sync", .meets = true, .step = dti_
                                      .wished = dti_sync_wished, .epoch_end = dti_sync_epoch_end,
                                      .judge = dti_sync_judge };
 
-/* A rank's work is its lane groups of a full batch. Where ranks outnumber cores it says which
-   core it had best stand on [E2.2]; afterwards the process may go anywhere again. */
+/* Where ranks outnumber cores, each is given a core for the time of training [E2.2], so that the
+   cores have about the same work; a rank's work is counted in its lane groups of a full batch.
+   Afterwards the process may run on any core again, and waits at place 0, which is no core. */
 static dt_err dti_sync_run(dti_training *run) {
     const uint64_t groups = dti_round_up(run->it.batch, DT_LANES) / DT_LANES, rank = run->it.rank,
                    size = run->it.size;
@@ -6734,8 +6860,9 @@ static dt_err dti_sync_run(dti_training *run) {
     return error;
 }
 
-/* Checks on every rank, what must be alike compared, rank 0's values sent to all; then epochs.
-   The net gets its sink for statistics back as it was. */
+/* Every rank checks its arguments; the ranks compare what must be alike; rank 0's values go to all;
+   then the epochs. Meanwhile layers add up over comm (dt_share_statistics); in the end the net's
+   own on_sums is put back. */
 DT_API dt_err dt_train_sync(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_train_desc *d,
                             dt_train_result *result) {
     dti_training run = {
@@ -6887,8 +7014,9 @@ static dt_err dti_psgd_average(dti_training *run, bool *stop) {
     return DT_OK;
 }
 
-/* A wish to stop is heard by the others at the next average or checkpoint; where there is neither,
-   each rank ends by itself, and the others at the end of the epoch. */
+/* A step of this rank alone, and behind every average_every-th the average, with which a wish to
+   stop travels. (Checkpoints carry it, too. Where there is neither, a rank that wishes to stop does
+   so at once, and the others hear of it at the end of the epoch.) */
 static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
     const uint32_t every = run->d->average_every;
     if (batch) { /* a share may be one step shorter than the longest */
@@ -6904,8 +7032,8 @@ static void dti_psgd_wished(dti_training *run) {
     run->stop = run->stop || !(run->d->average_every || run->d->checkpoint);
 }
 
-/* Looks with the average, and goes on from where each rank was: its values wait in the gradient's
-   place, which nobody needs between steps. */
+/* Evaluates the average of the ranks' parameters, and then lets each rank go on from where it was:
+   its values wait in the gradient vector, which nobody needs between steps. */
 static dt_err dti_psgd_judge(dti_training *run, dt_score *score) {
     dt_net *net = run->net;
     if (!run->d->validation) return dti_sum_score(run->comm, score);
@@ -6991,8 +7119,8 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
    and a copy is never torn, but workers wait for each other; and averaging once an epoch, where
    workers share nothing in between.
 
-   To read: dti_hogwild_change, a worker's step; dti_hogwild_add, the three that are not one; then
-   dti_worker_main, a worker's life. */
+   To read: dti_hogwild_change, a worker's step; dti_hogwild_add, the load, addition and store that
+   are not one operation; then dti_worker_main, a worker from its beginning to its end. */
 #ifdef DTI_DECLARE
 #ifdef DTRAIN_WITH_THREADS
 typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt_sharing;
@@ -7000,7 +7128,8 @@ typedef enum dt_sharing { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED } dt
 #define DT_STALENESS_BINS 64
 typedef struct dt_hogwild_result {
     dt_train_result train;
-    /* steps by the number of others' steps in between; the last bin: that or more */
+    /* staleness[i]: steps in which i changes by others came between a worker's copy and its own
+       change; in the last bin: so many or more */
     uint64_t staleness[DT_STALENESS_BINS];
     double worker_seconds[64];             /* of the first 64 workers */
 } dt_hogwild_result;
@@ -7037,8 +7166,8 @@ typedef struct dti_hogwild { /* what the workers share; each is a rank of dt_run
     pthread_mutex_t lock;       /* of values, when locked */
 } dti_hogwild;
 
-/* What is one worker's. Its change, an image of the parameters, is what it adds to the shared
-   ones. */
+/* What is one worker's. change: a number for each trained parameter, to be added to the shared
+   one. */
 typedef struct dti_worker {
     dti_hogwild *shared;
     dti_training run;
@@ -7048,7 +7177,8 @@ typedef struct dti_worker {
     uint64_t staleness[DT_STALENESS_BINS];
 } dti_worker;
 
-/* n numbers, of which the last may be half a pair: behind it lies what is each worker's own */
+/* Copies the n shared numbers into a worker's own vector. If n is odd only half of the last pair is
+   copied: behind the trained numbers lie running statistics, which are the worker's own. */
 static void dti_hogwild_read(dti_hogwild *h, float *values, size_t n) {
     for (size_t i = 0; i < h->pairs; ++i) {
         uint64_t pair = atomic_load_explicit(&h->values[i], memory_order_relaxed);
