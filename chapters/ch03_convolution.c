@@ -324,7 +324,7 @@ static double peak_gflops(int rounds) {
 // largest become error bars. In the picture's run (figures/ch03_gflops.csv) seven loops reach 2.1 %
 // of the peak in conv2, and the header 80 %: what lies between is chapter 4.
 static void measure(pass *t, dt_net *net, int runs, speeds *s) {
-    // where they stand in the header's list of layers: with dropout, without the softmax
+    // where they stand in the header's list of layers: with chapter 5's, without the softmax
     static const int at[LAYERS] = { 0, 3, 8, 10 };
     double speed[2 * LAYERS][MOST_RUNS];
     for (int r = 0; r < runs; ++r) {
