@@ -376,8 +376,8 @@ static void winograd(float *y, const float *x, const float *w, const shape *s) {
 //
 // The peak: twelve sums in registers that do not wait for each other. One chain: the same with a
 // single sum. Their ratio is how many multiply-adds must be under way, ports times latency. And
-// bandwidths: how fast can a core read half an L1, half an L2, and 128 MiB? (Anew in each run, as
-// clocks differ from day to day: chapter 3's picture has another peak.)
+// bandwidths: how fast can a core read half an L1, half an L2, and 128 MiB? (Anew in each run:
+// chapter 3's picture is of another day, and has another peak.)
 
 // [region: machine]
 enum { CHAINS = 12 };
