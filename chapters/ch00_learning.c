@@ -143,7 +143,12 @@ static double descend(double w, double rate, int steps, double *losses, bool sho
 }
 // [end]
 
-// For one weight and this loss there is no need to search. Written out, the slope is 2 w mean(x x)
+// For one weight and this loss there is no need to search. Written out, the slope is
+//
+//     slope = 2 w mean(x x) - 2 mean(x t)
+//
+// and that is zero where w is the sum of x t over the sum of x x: the best weight. That is the
+// judge here. A net has no such formula, only the search.
 // - 2 mean(x t), and that is zero where w is the sum of x t over the sum of x x: the best weight.
 // That is the judge here. A net has no such formula, only the search.
 //
