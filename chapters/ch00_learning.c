@@ -149,8 +149,6 @@ static double descend(double w, double rate, int steps, double *losses, bool sho
 //
 // and that is zero where w is the sum of x t over the sum of x x: the best weight. That is the
 // judge here. A net has no such formula, only the search.
-// - 2 mean(x t), and that is zero where w is the sum of x t over the sum of x x: the best weight.
-// That is the judge here. A net has no such formula, only the search.
 //
 // With it the slope is 2 mean(x x) (w - best). A step takes rate times that from w, so from the
 // distance w - best as well: each step multiplies the distance by 1 - 2 * rate * mean(x x), and the
