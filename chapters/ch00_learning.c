@@ -33,6 +33,8 @@
 // - `[S2]` names a section of the library, dtrain.h, beside which this book is written: search the
 //   file for it. Sections with S are made to be read; those with E are the engine room.
 // - Lines such as `[region: loss]` and `[end]` enclose code that the book shows. They do nothing.
+// - A line that says Picture and a name, such as ch00_loss, stands where a picture belongs: it is
+//   in figures/ch00_loss.png, and its numbers beside it in figures/ch00_loss.csv.
 // - `expect(...)` prints a MISMATCH if what it is told is not so, and the program then fails.
 //   `check(...)` ends the program if a function of the library reports an error. These and the
 //   other helpers are in chapter.h; no chapter is about them.
@@ -274,6 +276,10 @@ static void ask_about_others(void) {
 // Rate 0.3 is at the bottom after two steps, 0.05 after twenty nearly, 0.01 is still far away, and
 // 0.8 multiplies the loss by 1.5 each time (1.24 squared). The bottom is not 0 but 0.2255: the
 // noise, which no weight explains.
+//
+// Picture: ch00_data
+//
+// Picture: ch00_loss
 
 static void draw(const char *folder, double w) {
     double x[EXAMPLES], t[EXAMPLES], step[STEPS + 1];

@@ -238,13 +238,13 @@ static void draw_uniform(double *out, size_t n, uint64_t seed) {
 // A layer's weights and biases begin uniform in ±1/sqrt(fan_in), where fan_in counts the inputs
 // that one output adds up. Why the root? The *variance* of numbers is the mean square of their
 // distance from their mean, the square of the standard deviation. For uniform numbers in ±a it is
-// the mean of x*x from 0 to a, a*a/3. (Those above, ±1/2 around 1/2, have 1/12.) Variances of
-// independent numbers around zero multiply in products and add up in sums. So a sum of fan_in
-// products of such weights with inputs of variance 1 has fan_in times a*a/3; with a =
+// the mean of the squares from 0 to a, `a*a/3`. (Those above, ±1/2 around 1/2, have 1/12.)
+// Variances of independent numbers around zero multiply in products and add up in sums. So a sum of
+// fan_in products of such weights with inputs of variance 1 has fan_in times `a*a/3`; with a =
 // 1/sqrt(fan_in) that is 1/3, however many inputs there are. With larger weights values would grow
 // from layer to layer without end, with smaller ones fade, and gradients with them. (He, Zhang, Ren
 // and Sun (2015) ask that the variance stay just the same also where the next layer erases what is
-// negative, which is half: a*a/3 = 2/fan_in. This net has four layers with weights, and takes the
+// negative, which is half: `a*a/3 = 2/fan_in`. This net has four layers with weights, and takes the
 // first, as PyTorch does.)
 //
 // With that, all 9 840 values of the table above can be computed by hand: layer number s of those
@@ -284,6 +284,10 @@ static void check_initial(dt_net *net, uint64_t seed) {
 // numbers strays by about the square root of m, the worst of fifty by some 2.5 times that: of
 // 20000, by 1.8 %. The picture's worst strays by 1.4 %. The second picture has the initial weights
 // of two layers: a fifth of the inputs, so a range wider by the root of five.
+//
+// Picture: ch01_uniform
+//
+// Picture: ch01_weights
 
 static double worst_bin(const double *x, size_t n, int bins) {
     size_t count[100] = { 0 };

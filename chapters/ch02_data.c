@@ -316,10 +316,10 @@ static void show_sampler(uint64_t seed) {
 //
 // We train with another rule, because we want the answer not to depend on P at all. The epoch's
 // permutation is cut into *global* batches; a global batch into groups of 16 consecutive images
-// (16, as the library computes sixteen images at once: chapter 4); and rank r takes groups r*G/P ..
-// (r+1)*G/P - 1 of the G groups. Nobody pads, nobody drops; a rank may get less than its neighbour,
-// or nothing. And the group that an image is in, its place in it, and the global batch's gradient
-// are the same for every P; chapter 8 sees to the last bit of it.
+// (16, as the library computes sixteen images at once: chapter 4); and rank r takes groups `r*G/P`
+// to `(r+1)*G/P - 1` of the G groups. Nobody pads, nobody drops; a rank may get less than its
+// neighbour, or nothing. And the group that an image is in, its place in it, and the global batch's
+// gradient are the same for every P; chapter 8 sees to the last bit of it.
 
 // [region: batches]
 static uint32_t my_part(uint32_t *first, uint32_t global, uint32_t rank, uint32_t ranks) {
@@ -377,6 +377,8 @@ static void show_batches(const dt_dataset *train, uint32_t batch, uint64_t seed)
 //
 // Ten of each digit. Look at your data before you train on it: some of these will be gotten wrong
 // by any net, and some you will not know yourself.
+//
+// Picture: ch02_digits
 
 static void draw_sheet(const dt_dataset *train, const char *folder) {
     uint8_t *sheet = memory(100 * 784);

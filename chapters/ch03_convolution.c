@@ -245,10 +245,10 @@ static void compare_with_header(const pass *t, dt_net *net) {
 
 // ## 3.4 What it costs
 //
-// An output of a convolution takes C*K*K multiply-adds, and there are O*P*Q of them. Counting needs
-// no clock: it says what must be done, on any machine. Two thirds of this net's are in its second
-// convolution, nearly all others in its first; the linear layers have one in a hundred, though
-// nearly half of the parameters.
+// An output of a convolution takes `C*K*K` multiply-adds, and there are `O*P*Q` of them. Counting
+// needs no clock: it says what must be done, on any machine. Two thirds of this net's are in its
+// second convolution, nearly all others in its first; the linear layers have one in a hundred,
+// though nearly half of the parameters.
 
 // [region: count]
 static const char *const layer_names[4] = { "conv1", "conv2", "fc1", "fc2" };
@@ -280,6 +280,12 @@ static void print_counts(const dt_net *net) {
 // memory. (A vector is several floats in one register, and one instruction works on all of them:
 // chapter 4.) Ten, since on many cores a multiply-add takes four cycles and two may begin in each:
 // eight must be under way at any time.
+//
+// In the picture's run (figures/ch03_gflops.csv) seven loops reach 2.1 % of the peak in conv2, and
+// the header 80 %: what lies between is chapter 4. (Since then the header has learned to multiply
+// less in such a layer, 4.7; so in your run it may pass the peak.)
+//
+// Picture: ch03_gflops
 
 #if defined(__AVX512F__)
 typedef float vector __attribute__((vector_size(64)));
@@ -321,8 +327,7 @@ static double peak_gflops(int rounds) {
 // [end]
 
 // Each layer by hand and by the header, several times; the median counts, the smallest and the
-// largest become error bars. In the picture's run (figures/ch03_gflops.csv) seven loops reach 2.1 %
-// of the peak in conv2, and the header 80 %: what lies between is chapter 4.
+// largest become error bars.
 static void measure(pass *t, dt_net *net, int runs, speeds *s) {
     // where they stand in the header's list of layers: with chapter 5's, without the softmax
     static const int at[LAYERS] = { 0, 3, 8, 10 };

@@ -346,11 +346,13 @@ static void compare_with_header(dt_net *net) {
 //
 //   - one side only, (loss(w + h) - loss(w)) / h: the left leg is the same, the right one falls
 //     more slowly;
-//   - both sides: the same rounding, and an error of h*h;
+//   - both sides: the same rounding, and an error of h^2;
 //   - the same with a float loss, the header's: its left leg lies higher by the digits that a float
 //     has less than a double. Hence this chapter's double;
 //   - both sides, but a weight of conv1: the windows of max-pool behind it change their minds at
 //     some h, and each such kink is a place where the loss has no slope. A small h crosses few.
+//
+// Picture: ch05_steps
 
 enum { STEPS = 23 };
 

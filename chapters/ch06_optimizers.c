@@ -87,10 +87,10 @@ static void optimizer_free(optimizer *o) { free(o->m); free(o->v); }
 
 // ## 6.2 A bowl that is steeper one way
 //
-// Before a net, a landscape of two numbers: height (x*x + 100 y*y) / 2, from x = y = 1. A step
+// Before a net, a landscape of two numbers: height `(x*x + 100 y*y) / 2`, from x = y = 1. A step
 // multiplies y by 1 - 100 lr and x by 1 - lr (0.5). The steep direction sets the largest lr that
 // does not diverge, 2/100; with 0.01 y is at the bottom after one step. But x shrinks by one part
-// in a hundred: 653 steps until x*x/2 is below 0.000001. This is what momentum is for: along the
+// in a hundred: 653 steps until `x*x/2` is below 0.000001. This is what momentum is for: along the
 // flat direction all steps agree. It also overshoots and swings back, so we count the steps until
 // the height *stays* low. Adam's first steps have the same length in both directions: to it, this
 // bowl is round.
@@ -301,6 +301,10 @@ static void compare_training(const course *s) {
 // ## 6.6 Two pictures
 //
 // The loss, on a log axis, and the accuracy on the test images, over the epochs.
+//
+// Picture: ch06_loss
+//
+// Picture: ch06_accuracy
 
 static void draw(const char *folder, const char *file, const char *title, const char *y_label,
                  const course *s, curve curves[4], bool accuracy) {

@@ -130,7 +130,7 @@ static dt_err naive(dt_comm *comm, float *x, size_t n, float *scratch) {
 // [end]
 
 // **Tree.** Sums flow to rank 0 along the branches of the broadcast, backwards; then the broadcast.
-// In the picture the rank above < sends its sum to the rank above | on its left, and is done.
+// Below, the rank over `<` sends its sum to the rank over `|` on its left, and is done.
 //
 //     0   1   2   3   4   5   6   7
 //     |--<    |--<    |--<    |--<      distance 1
@@ -312,8 +312,8 @@ static dt_err time_allreduce(dt_comm *comm, dt_algorithm way, float *x, size_t n
 //
 // A message of n bytes costs a start-up time and a time per byte: alpha + n beta. Adding n bytes
 // costs n gamma. Counting the messages along the slowest rank's way gives each algorithm's time as
-// A alpha + B beta + C gamma, with the A, B, C below: how many messages, bytes sent, bytes added.
-// `up` and `down` are lg p rounded up and down (Thakur, Rabenseifner, Gropp 2005). All measurements
+// A alpha + B beta + C gamma, with the A, B, C below (Thakur, Rabenseifner, Gropp 2005): how many
+// messages, bytes sent, bytes added. `up` and `down` are lg p rounded up and down. All measurements
 // together must then be explained by three numbers: least squares over relative errors, so that a
 // microsecond at 4 bytes weighs like a millisecond at 16 MB. Adding alone is measured as well. The
 // fit itself, the table and the picture are in ch07_report.h.
@@ -350,6 +350,8 @@ static void cost(dt_algorithm way, int p, double n, double c[3]) {
 // both ranks at once, takes 2.1. The dashed lines are the model. Its three numbers explain all
 // sizes to a factor of about two, not better: messages of 16 KiB cost a jump, and beyond the caches
 // a byte is dearer; the model knows one price for all.
+//
+// Picture: ch07_allreduce
 
 // [region: verdict]
 static int winner(const results *r, int k, int first, int last, int so_far) {

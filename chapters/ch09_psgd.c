@@ -321,10 +321,14 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
 // workers' batches are as PSGD wants them: each of its own batch/P images, rounded up to whole
 // groups of 16.
 //
-// What the pictures show, for 4 ranks and two epochs (figures/ch09_*.csv): without outer momentum
+// What the pictures show, for 4 ranks and two epochs (`figures/ch09_*.csv`): without outer momentum
 // the medians of all H lie between 95.2 and 95.4 %, closer than one row's five seeds; rank 0 alone
 // had 94.6 %. So here one average is worth as much as one in every step, for a 470th of the bytes.
 // Do not take that for a law: the net is small, and all shares look alike (2.5).
+//
+// Picture: ch09_accuracy
+//
+// Picture: ch09_bytes
 
 // One row: that H, with or without outer momentum, from each seed.
 static void measure(dt_comm *comm, int ranks, const job *first, point *p) {

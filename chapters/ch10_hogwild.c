@@ -313,7 +313,7 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 // Beside it the same with a lock around copy and addition, so that no addition is lost and no copy
 // is torn; and with nothing shared but one average at the end of the epoch.
 //
-// What the pictures show (60 000 images, 2 cores; figures/ch10_*.csv):
+// What the pictures show (60 000 images, 2 cores; `figures/ch10_*.csv`):
 //
 // - speed: two workers on two cores train the net 1.9 times as fast as one, with the lock as well.
 //   A step of this net computes long and adds shortly, so the lock is mostly free. The sparse
@@ -327,6 +327,12 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 //   meanwhile. With more workers than cores a few steps are late by 16 and more. A worker whose
 //   core is given to another in the middle of a step sleeps for some milliseconds; a step takes
 //   about a quarter of one; so when it wakes up, dozens of steps have been taken.
+//
+// Picture: ch10_speedup
+//
+// Picture: ch10_accuracy
+//
+// Picture: ch10_staleness
 
 enum { BY_HAND = WAYS };
 static const dt_sharing way[WAYS] = { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED };

@@ -127,6 +127,8 @@ static double train_one(dt_comm *comm, const settings *s, const dt_dataset *data
 //
 // A net that a rate has thrown so far that its loss is no number any more ends its training with
 // DT_ENUMERIC. That is an answer, too: it knows nothing, one class in ten.
+//
+// Picture: ch11_accuracy
 
 static void sweep(dt_comm *comm, const settings *s, const dt_dataset *data, const dt_dataset *test,
                   table *t) {
@@ -146,6 +148,9 @@ static void sweep(dt_comm *comm, const settings *s, const dt_dataset *data, cons
 // optimizer's share shrinks, and that is soon saturated. Beyond some hundred images the maps of a
 // step no longer lie in the cache: more memory, and less speed. (On many ranks the curve goes on
 // rising further, as each of them has B/P.)
+//
+// Picture: ch11_speed
+
 static double images_per_second(dt_comm *comm, const dt_dataset *data, uint32_t batch) {
     dt_net *net = plain_net(data, (int)batch, 1);
     dt_optimizer *opt = dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });

@@ -414,6 +414,10 @@ int main(int argc, char **argv) {
 //   and five, 0.2, so the numbers do not say that more workers cost accuracy. Who wants to claim it
 //   needs more runs.
 //
+// Picture: mnist_speedup
+//
+// Picture: mnist_accuracy
+//
 // And one thing not to conclude: that any of the three is *the* fast way. The net is small, its
 // step of 128 images takes 0.8 ms on one core of that machine, and its gradient is 77 KiB. Where
 // each weight is used at more places of an image, or for more images a step, there is more to
