@@ -228,7 +228,7 @@ static dt_err doubling(dt_comm *comm, float *x, size_t n, float *scratch) {
 //                         has        a b c d    a b c d    a b c d    a b c d     n/2 sent
 //
 // 2 lg p messages, and 2(p-1)/p of the vector: the ring's bytes at the tree's number of messages.
-// It is in the table below by the header's hand (DT_HALVING); exercise 2 writes it by yours.
+// It is in the table below by the header's hand (DT_HALVING); exercise 7.7.2 writes it by yours.
 
 // Each is now held against the header's, which is written another way (an algorithm there is a list
 // of steps [S10.3]), with awkward lengths: none, one, fewer than ranks. Floats are added in the
@@ -422,16 +422,16 @@ int main(int argc, char **argv) {
     return end_program(comm, NULL, NULL);
 }
 
-// ## Exercises
+// ## 7.7 Exercises
 //
-// 1. Predict: on 8 ranks, how many messages does rank 0 send in each of the four ways, and how many
-//    bytes of a vector of 1 MiB? dt_comm_times tells the numbers; dt_allreduce_step lists the steps
-//    without running any.
-// 2. Implement halving-doubling: like doubling, but partners exchange only the half that the other
+// 1. **Predict.** On 8 ranks, how many messages does rank 0 send in each of the four ways, and how
+//    many bytes of a vector of 1 MiB? dt_comm_times tells the numbers; dt_allreduce_step lists the
+//    steps without running any.
+// 2. **Implement.** Halving: like doubling, but partners exchange only the half that the other
 //    keeps, then a quarter. Hold it against DT_HALVING.
-// 3. Measure: run with 2, 3, 4 and 5 ranks. Which of the three fitted numbers grows when ranks
+// 3. **Measure.** Run with 2, 3, 4 and 5 ranks. Which of the three fitted numbers grows when ranks
 //    outnumber cores, and why is it that one? Then say DTRAIN_WAIT=spin before mpiexec (a rank that
 //    waits then keeps asking, instead of leaving its core to others) and look again.
-// 4. Predict, then measure: the gradient of 9840 parameters is 78720 bytes as 64-bit integers
+// 4. **Predict, then measure.** The gradient of 9840 parameters is 78720 bytes as 64-bit integers
 //    (chapter 8 says why). How long does each way take for it? Use the model with your run's alpha,
 //    beta and gamma.

@@ -459,12 +459,12 @@ int main(int argc, char **argv) {
     return end_program(comm, &train, &test);
 }
 
-// ## Exercises
+// ## 8.10 Exercises
 //
-// 1. Predict: a global batch of 128 is 8 groups of 16. How many does the busiest of 3 ranks have,
-//    and how much faster than one rank can 3 be at best? And 5 ranks?
-// 2. Implement: leave dt_broadcast_parameters out, and give each rank its own seed. What does the
-//    replica check say, and what becomes of the accuracy if nobody checks?
-// 3. Measure: --bug lost-sum --no-check without mpiexec, with --ranks 1, 2, 3 and 4, and
+// 1. **Predict.** A global batch of 128 is 8 groups of 16. How many does the busiest of 3 ranks
+//    have, and how much faster than one rank can 3 be at best? And 5 ranks?
+// 2. **Implement.** Leave dt_broadcast_parameters out, and give each rank its own seed. What does
+//    the replica check say, and what becomes of the accuracy if nobody checks?
+// 3. **Measure.** --bug lost-sum --no-check without mpiexec, with --ranks 1, 2, 3 and 4, and
 //    dt_train_sync beside it (chapter 12). A report had 98.0, 97.4, 96.6, 96.1. Which part of the
 //    fall is the smaller learning rate, which the smaller share of the data?

@@ -131,7 +131,7 @@ static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, d
 // it, and 97.3 % with it (medians of five seeds). Here, then, it makes up for a rate that was too
 // small. What it is known for, few averages where ranks differ much, this net does not show: from
 // H = 64 on it gains less and less, and with a single average it loses a point (94.2 % against
-// 95.2 %; exercise 3 says why).
+// 95.2 %; exercise 9.6.3 says why).
 
 // [region: outer]
 static void outer_by_hand(dt_net *net, const room *m) {
@@ -429,14 +429,14 @@ int main(int argc, char **argv) {
     return end_program(comm, &train, &test);
 }
 
-// ## Exercises
+// ## 9.6 Exercises
 //
-// 1. Predict: 60 000 images, 4 ranks, --batch 128. How many steps does each rank take, and how many
-//    one rank alone? How do the steps differ?
-// 2. Implement: start each rank from its own seed (leave the broadcast out). What is the accuracy
-//    of the average now, and of each rank alone? Explain with section 9.1.
-// 3. Predict: with outer momentum and a single average, by how much is the only outer step longer
-//    than the way to the average? And, where D is the same each time, after many averages?
-// 4. Measure: with alpha and beta from chapter 7 for your ranks, and the bytes from this chapter's
-//    table, how long does H = 1 send, and how long H = 16? How many times slower must the network
-//    be until sending takes H = 1 as long as computing?
+// 1. **Predict.** 60 000 images, 4 ranks, --batch 128. How many steps does each rank take, and how
+//    many one rank alone? How do the steps differ?
+// 2. **Implement.** Start each rank from its own seed (leave the broadcast out). What is the
+//    accuracy of the average now, and of each rank alone? Explain with section 9.1.
+// 3. **Predict.** With outer momentum and a single average, by how much is the only outer step
+//    longer than the way to the average? And, where D is the same each time, after many averages?
+// 4. **Measure.** With alpha and beta from chapter 7 for your ranks, and the bytes from this
+//    chapter's table, how long does H = 1 send, and how long H = 16? How many times slower must the
+//    network be until sending takes H = 1 as long as computing?

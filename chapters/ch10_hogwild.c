@@ -477,11 +477,11 @@ int main(int argc, char **argv) {
     return end_program(comm, &train, &test);
 }
 
-// ## Exercises
+// ## 10.5 Exercises
 //
-// 1. Predict: with 16 features of d in each sample and two threads, at which d do half of the
+// 1. **Predict.** With 16 features of d in each sample and two threads, at which d do half of the
 //    updates meet another one? Change FEATURES and look at the loss and at the speed.
-// 2. Implement: one lock for each 4096 features instead of one for all. In which order must a
+// 2. **Implement.** One lock for each 4096 features instead of one for all. In which order must a
 //    thread take two of them?
-// 3. Measure: the dense net with --optimizer sgd, on one worker and on five. Adam's state is each
-//    worker's own: what does that do to steps that are stale?
+// 3. **Measure.** The dense net with --optimizer sgd, on one worker and on five. Adam's state is
+//    each worker's own: what does that do to steps that are stale?

@@ -383,10 +383,10 @@ int main(int argc, char **argv) {
     return end_program(comm, &train, &test);
 }
 
-// ## Exercises
+// ## 11.6 Exercises
 //
-// 1. Predict: 60 000 images in batches of 8192 are how many steps an epoch? How far from where it
-//    began can a weight be after two epochs of plain SGD with lr 0.01, if its gradient is 0.1?
-// 2. Implement: a rate that follows the batch instead: begin with B = 32, and double B where the
-//    schedule would have halved the rate (Smith et al. 2018).
-// 3. Measure: from which B on does the linear rule lose to the square root's on your data?
+// 1. **Predict.** 60 000 images in batches of 8192 are how many steps an epoch? How far from where
+//    it began can a weight be after two epochs of plain SGD with lr 0.01, if its gradient is 0.1?
+// 2. **Implement.** A rate that follows the batch instead: begin with B = 32, and double B where
+//    the schedule would have halved the rate (Smith et al. 2018).
+// 3. **Measure.** From which B on does the linear rule lose to the square root's on your data?
