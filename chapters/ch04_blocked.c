@@ -52,9 +52,8 @@
 //   Whoever reads a number again soon, or reads its neighbours, lives from the cache.
 // - A **prefetcher** is a part of the core that watches the addresses. If they follow each other
 //   evenly, it fetches the next lines before they are asked for, and nobody waits.
-// - A **port** is a way into a part of the core that computes, loads or stores. How many there are
-//   of each kind is how many such instructions can begin in one cycle: on most cores two
-//   multiply-adds, two loads, one store.
+// - A **port** is a way into a part of the core that computes, loads or stores. Each begins one
+//   instruction a cycle; most cores have two for multiply-adds, two for loads, one for stores.
 // - **Latency** is how long a result takes, ports how many can begin. A multiply-add takes about
 //   four cycles: with two ports, eight must be under way at any time, or ports stand empty.
 //
@@ -214,8 +213,7 @@ static void register_tile(float *y, const float *x, const float *w, const shape 
 // blocks of 16: 3 x 6 x 16 vectors are 18 KiB, less than half of L1, and stay there while *all*
 // output channels pass over them. The weights, packed in the order in which they are read, stream
 // in from L2, where a prefetcher does follow. The sums wait in y from one block to the next; one
-// row of y, 168 KiB, fits L2. (A training step packs the weights once for all its images, so here
-// it is done before the clock starts.)
+// row of y, 168 KiB, fits L2. (A training step packs them once: here, before the clock starts.)
 
 enum { CB = 16 };                        // input channels of a block
 
@@ -411,11 +409,13 @@ static void read_all(const float *p, size_t floats) {
 //
 // The counts, for one turn of each innermost loop; the printed row has them on the left, then what
 // each of the five alone would allow (- if far above the peak). `l2` and `far` are the bytes that a
-// turn fetches from L2 and from beyond it (4.4 to 4.7). A core of the last ten years starts two
-// arithmetic instructions, two loads and one store in a cycle; two multiply-adds a cycle *are* the
-// peak, so the peak tells the length of a cycle, whatever the clock's rate. Step 6 adds a turn's
+// turn fetches from L2 and from beyond it. In step 4 the 18 vectors of x under a tile (3 rows x 6)
+// serve 9 turns, so 2 a turn come from L2, and all of x comes from beyond once for every six output
+// channels; step 5 has both once for all output channels, and 6 weights a turn. A core of the last
+// ten years starts two arithmetic instructions, two loads and one store in a cycle; two
+// multiply-adds a cycle *are* the peak, so the peak tells how long a cycle is. Step 6 adds a turn's
 // part of the transforms, 32 additions for a square of x and 24 for one of y; its points go to L2
-// and come back. Each multiply-add it does stands for 36/16 of the definition's.
+// and come back. Its multiply-adds stand for 36/16 of the definition's.
 
 static void count(step steps[STEPS], const shape *s) {
     const double tile = OT * TC, fmas = tile * INSTRUCTIONS, row = 4.0 * V, K = s->K;
