@@ -273,8 +273,8 @@ static void ask_about_others(void) {
 // ## 0.9 Two pictures
 //
 // The examples with the line that was learned; and the loss over the steps, for the four rates.
-// Rate 0.3 is at the bottom after two steps, 0.05 after twenty nearly, 0.01 is still far away, and
-// 0.8 multiplies the loss by 1.5 each time (1.24 squared). The bottom is not 0 but 0.2255: the
+// Rate 0.3 is at the bottom after three steps, 0.05 after twenty nearly, 0.01 is still far away,
+// and 0.8 multiplies the loss by 1.5 each time (1.24 squared). The bottom is not 0 but 0.2255: the
 // noise, which no weight explains.
 //
 // Picture: ch00_data
@@ -356,12 +356,14 @@ int main(int argc, char **argv) {
 // - **backward pass**: from the loss back to the gradient of every parameter (5.1)
 // - **batch**: the examples that one step looks at (0.6). *Global*: those of all ranks together
 //   (2.8)
+// - **batch norm**: brings each channel to mean 0 and standard deviation 1 over a batch (11.3)
 // - **bias**: a parameter that is added (0.2)
 // - **channel**: one of several pictures of the same place: red, green and blue (1.1), or what one
 //   kernel has found (3.1). C of them come in, O go out
 // - **class, label**: what an image shows, a number from 0 to 9 (2.1)
 // - **convolution**: the same small kernel, at every place of an image (3.1)
 // - **data parallel, model parallel**: each rank has a part of the images, or of the net (11.5)
+// - **deadlock**: all wait for each other, for ever (7.3)
 // - **dropout**: erases some values at random while training, so that no value is relied on (5.3)
 // - **epoch**: once through all training examples (0.6)
 // - **fan-in**: how many inputs one output adds up (1.5)
@@ -369,6 +371,7 @@ int main(int argc, char **argv) {
 // - **ghost batch norm**: batch norm over sixteen images, however large the batch (11.3)
 // - **gradient**: the slope of the loss, by each parameter (0.4)
 // - **H, W**: rows and columns of an image (1.1); P, Q of what a convolution leaves (3.1)
+// - **Hogwild**: threads change one shared parameter vector without a lock (10.1)
 // - **kernel**: the weights that a convolution slides over an image, K x K (3.1). Also: a short
 //   program that does one operation fast (4.1)
 // - **lane**: one of the numbers that a vector register holds side by side (4.4)
@@ -377,6 +380,7 @@ int main(int argc, char **argv) {
 // - **loss**: how wrong the answers are, one number, small is good (0.3)
 // - **model, net**: a function with parameters in it (0.2)
 // - **momentum**: a running sum of gradients that a step follows (6.1)
+// - **MPI**: the standard by which processes send each other messages (7.1)
 // - **N C H W**: the order of a batch of images in memory: image, channel, row, column (1.1)
 // - **normalise**: bring numbers to mean 0 and standard deviation 1 (2.3)
 // - **optimizer**: a rule for steps (0.5, 6.1)
@@ -390,11 +394,13 @@ int main(int argc, char **argv) {
 // - **seed**: the number from which all random numbers of a run follow (1.4)
 // - **SGD, stochastic gradient descent**: steps by the gradient of a random batch (0.6)
 // - **softmax**: turns any numbers into probabilities (3.2)
+// - **staleness**: the steps of others between a worker's copy and its addition (10.3)
 // - **step**: one change of the parameters (0.5)
 // - **stride**: how far apart in memory two neighbours by one index lie (1.1). Of a convolution:
 //   how far its kernel moves from one output to the next (3.1)
 // - **target**: the right answer (0.2)
 // - **tensor**: numbers with several indices (1.1)
 // - **test set**: examples that are never learned from (0.8)
+// - **variance**: the mean square of the distance from the mean (1.5)
 // - **warm-up**: the learning rate rises over the first steps (11.2)
 // - **weight**: a parameter that is multiplied (0.2)
