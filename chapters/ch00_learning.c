@@ -33,6 +33,8 @@
 // - `[S2]` names a section of the library, dtrain.h, beside which this book is written: search the
 //   file for it. Sections with S are made to be read; those with E are the engine room.
 // - Lines such as `[region: loss]` and `[end]` enclose code that the book shows. They do nothing.
+// - A line that says Picture and a name, such as ch00_loss, stands where a picture belongs: it is
+//   in figures/ch00_loss.png, and its numbers beside it in figures/ch00_loss.csv.
 // - `expect(...)` prints a MISMATCH if what it is told is not so, and the program then fails.
 //   `check(...)` ends the program if a function of the library reports an error. These and the
 //   other helpers are in chapter.h; no chapter is about them.
@@ -143,10 +145,15 @@ static double descend(double w, double rate, int steps, double *losses, bool sho
 }
 // [end]
 
-// For one weight and this loss there is no need to search: the slope is zero where w is the sum of
-// x t over the sum of x x. That is the judge here. A net has no such formula, only the search.
+// For one weight and this loss there is no need to search. Written out, the slope is
 //
-// Each step shrinks the distance to the best weight by the factor 1 - 2 * rate * mean(x x), and the
+//     slope = 2 w mean(x x) - 2 mean(x t)
+//
+// and that is zero where w is the sum of x t over the sum of x x: the best weight. That is the
+// judge here. A net has no such formula, only the search.
+//
+// With it the slope is 2 mean(x x) (w - best). A step takes rate times that from w, so from the
+// distance w - best as well: each step multiplies the distance by 1 - 2 * rate * mean(x x), and the
 // mean of x x is 1.40. A rate of 0.05 leaves 86 % of the distance each time; 0.3 leaves 16 %; 0.8
 // leaves -124 %: the weight lands on the other side, further away, and so on for ever. The loss
 // **diverges**.
@@ -266,6 +273,13 @@ static void ask_about_others(void) {
 // ## 0.9 Two pictures
 //
 // The examples with the line that was learned; and the loss over the steps, for the four rates.
+// Rate 0.3 is at the bottom after three steps, 0.05 after twenty nearly, 0.01 is still far away,
+// and 0.8 multiplies the loss by 1.5 each time (1.24 squared). The bottom is not 0 but 0.2255: the
+// noise, which no weight explains.
+//
+// Picture: ch00_data
+//
+// Picture: ch00_loss
 
 static void draw(const char *folder, double w) {
     double x[EXAMPLES], t[EXAMPLES], step[STEPS + 1];
@@ -342,12 +356,14 @@ int main(int argc, char **argv) {
 // - **backward pass**: from the loss back to the gradient of every parameter (5.1)
 // - **batch**: the examples that one step looks at (0.6). *Global*: those of all ranks together
 //   (2.8)
+// - **batch norm**: brings each channel to mean 0 and standard deviation 1 over a batch (11.3)
 // - **bias**: a parameter that is added (0.2)
 // - **channel**: one of several pictures of the same place: red, green and blue (1.1), or what one
 //   kernel has found (3.1). C of them come in, O go out
 // - **class, label**: what an image shows, a number from 0 to 9 (2.1)
 // - **convolution**: the same small kernel, at every place of an image (3.1)
 // - **data parallel, model parallel**: each rank has a part of the images, or of the net (11.5)
+// - **deadlock**: all wait for each other, for ever (7.3)
 // - **dropout**: erases some values at random while training, so that no value is relied on (5.3)
 // - **epoch**: once through all training examples (0.6)
 // - **fan-in**: how many inputs one output adds up (1.5)
@@ -355,6 +371,7 @@ int main(int argc, char **argv) {
 // - **ghost batch norm**: batch norm over sixteen images, however large the batch (11.3)
 // - **gradient**: the slope of the loss, by each parameter (0.4)
 // - **H, W**: rows and columns of an image (1.1); P, Q of what a convolution leaves (3.1)
+// - **Hogwild**: threads change one shared parameter vector without a lock (10.1)
 // - **kernel**: the weights that a convolution slides over an image, K x K (3.1). Also: a short
 //   program that does one operation fast (4.1)
 // - **lane**: one of the numbers that a vector register holds side by side (4.4)
@@ -363,6 +380,7 @@ int main(int argc, char **argv) {
 // - **loss**: how wrong the answers are, one number, small is good (0.3)
 // - **model, net**: a function with parameters in it (0.2)
 // - **momentum**: a running sum of gradients that a step follows (6.1)
+// - **MPI**: the standard by which processes send each other messages (7.1)
 // - **N C H W**: the order of a batch of images in memory: image, channel, row, column (1.1)
 // - **normalise**: bring numbers to mean 0 and standard deviation 1 (2.3)
 // - **optimizer**: a rule for steps (0.5, 6.1)
@@ -376,11 +394,13 @@ int main(int argc, char **argv) {
 // - **seed**: the number from which all random numbers of a run follow (1.4)
 // - **SGD, stochastic gradient descent**: steps by the gradient of a random batch (0.6)
 // - **softmax**: turns any numbers into probabilities (3.2)
+// - **staleness**: the steps of others between a worker's copy and its addition (10.3)
 // - **step**: one change of the parameters (0.5)
 // - **stride**: how far apart in memory two neighbours by one index lie (1.1). Of a convolution:
 //   how far its kernel moves from one output to the next (3.1)
 // - **target**: the right answer (0.2)
 // - **tensor**: numbers with several indices (1.1)
 // - **test set**: examples that are never learned from (0.8)
+// - **variance**: the mean square of the distance from the mean (1.5)
 // - **warm-up**: the learning rate rises over the first steps (11.2)
 // - **weight**: a parameter that is multiplied (0.2)

@@ -19,13 +19,14 @@
 
 // ## 1.1 Four indices, one address
 //
-// A convolutional network knows nothing but blocks of numbers. A batch of images is a block of
-// N x C x H x W floats: N images, each of C channels (a grey picture has one; red, green and blue
-// are three), each of H rows and W columns. The weights that look at such images are a block with
-// four indices too. A **tensor** is such a block: numbers with several indices. Memory has one
-// dimension. So a rule is needed that turns four indices into one position, and everybody uses the
-// same one: **the last index runs fastest** ("row-major"). To move by one in an index, skip
-// everything that the indices to its right can say. That skip is the index's **stride**:
+// A net for images knows nothing but blocks of numbers. A batch of images is a block of N x C x H x
+// W floats: N images, each of C channels (a grey picture has one; red, green and blue are three),
+// each of H rows and W columns. The weights that look at such images are a block with four indices
+// too. A **tensor** is such a block: numbers with several indices. How many indices is its *rank*;
+// that word again, and nothing to do with 0.7's. Memory has one dimension. So a rule is needed that
+// turns four indices into one position, and everybody uses the same one: **the last index runs
+// fastest** ("row-major"). To move by one in an index, skip everything that the indices to its
+// right can say. That skip is the index's **stride**:
 //
 //     shape    2    3    4    5
 //     stride  60   20    5    1         each is the one on its right times the size on its right
@@ -117,9 +118,13 @@ static void show_tensor(void) {
 //
 // A net has several such blocks. We keep them all in *one* vector, one behind the other, and give
 // each a name, a shape and an offset. Those who walk over the whole vector (an optimizer, a sum
-// over ranks, a file) need no names; those who look at one block ask for `conv1.weight`. This is
-// the net of the lab sheet that chapter 12 answers, and the sheet's first question: walk over the
-// named values, and print each name with the values behind it.
+// over ranks, a file) need no names; those who look at one block ask for `conv1.weight`. The net is
+// one for MNIST's digits, with four layers that have weights: two that slide over the image, conv1
+// and conv2 (chapter 3), and two in which every output sees every input ("fully connected"), fc1
+// and fc2. It comes from a *lab sheet*, exercises for a course on parallel training. A *lab
+// report*, one answer to them, will come up now and then: it has numbers to compare with, and a
+// mistake to learn from (8.3). The sheet's first question is this section's: walk over the named
+// values, and print each name with the values behind it.
 
 static void show_names(dt_net *net) {
     size_t next = 0;
@@ -167,9 +172,9 @@ static void philox(const uint32_t key[2], const uint32_t counter[4], uint32_t ou
         const uint32_t mixed[4] = { (uint32_t)(b >> 32) ^ c[1] ^ k0, (uint32_t)b,
                                     (uint32_t)(a >> 32) ^ c[3] ^ k1, (uint32_t)a };
         memcpy(c, mixed, sizeof c);
-        // digits of the golden ratio and of sqrt(3): the key of a
+        // digits of the golden ratio and of sqrt(3), so that the key of one round differs from the
+        // next one's in about half its bits
         k0 += 0x9E3779B9u;
-        // round differs from the one before in about half its bits
         k1 += 0xBB67AE85u;
     }
     memcpy(out, c, sizeof c);
@@ -231,12 +236,15 @@ static void draw_uniform(double *out, size_t n, uint64_t seed) {
 }
 
 // A layer's weights and biases begin uniform in ±1/sqrt(fan_in), where fan_in counts the inputs
-// that one output adds up. Why the root? Uniform numbers in ±a have the variance a*a/3. A sum of
-// fan_in products of such weights with inputs of variance 1 has fan_in times a*a/3; with a =
+// that one output adds up. Why the root? The *variance* of numbers is the mean square of their
+// distance from their mean, the square of the standard deviation. For uniform numbers in ±a it is
+// the mean of the squares from 0 to a, `a*a/3`. (Those above, ±1/2 around 1/2, have 1/12.)
+// Variances of independent numbers around zero multiply in products and add up in sums. So a sum of
+// fan_in products of such weights with inputs of variance 1 has fan_in times `a*a/3`; with a =
 // 1/sqrt(fan_in) that is 1/3, however many inputs there are. With larger weights values would grow
 // from layer to layer without end, with smaller ones fade, and gradients with them. (He, Zhang, Ren
 // and Sun (2015) ask that the variance stay just the same also where the next layer erases what is
-// negative, which is half: a*a/3 = 2/fan_in. This net has four layers with weights, and takes the
+// negative, which is half: `a*a/3 = 2/fan_in`. This net has four layers with weights, and takes the
 // first, as PyTorch does.)
 //
 // With that, all 9 840 values of the table above can be computed by hand: layer number s of those
@@ -273,7 +281,13 @@ static void check_initial(dt_net *net, uint64_t seed) {
 // ## 1.6 Two pictures
 //
 // Is it even? Fifty bins, and the worst of them named in the title. By chance alone a bin of m
-// numbers strays by about the square root of m, the worst of fifty by some 2.5 times that.
+// numbers strays by about the square root of m, the worst of fifty by some 2.5 times that: of
+// 20000, by 1.8 %. The picture's worst strays by 1.4 %. The second picture has the initial weights
+// of two layers: a fifth of the inputs, so a range wider by the root of five.
+//
+// Picture: ch01_uniform
+//
+// Picture: ch01_weights
 
 static double worst_bin(const double *x, size_t n, int bins) {
     size_t count[100] = { 0 };

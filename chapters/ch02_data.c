@@ -22,7 +22,10 @@
 
 // ## 2.1 The file
 //
-// MNIST comes as four IDX files. A header of 32-bit numbers, then bytes:
+// **MNIST** is 70000 small grey pictures of handwritten digits: 60000 to train on, 10000 for the
+// test. (`make data` fetches it; without it the programs draw digits of their own.) What a picture
+// shows is its **label**; there are ten labels, so ten **classes**. It comes as four IDX files,
+// images and labels for each of the two sets. A header of 32-bit numbers, then bytes:
 //
 //     images   0x00000803   N   rows   columns   N*rows*columns pixels, 0 = paper, 255 = ink
 //     labels   0x00000801   N                    N labels, 0..9
@@ -110,9 +113,10 @@ static void show_file(const dt_dataset *test) {
 
 // ## 2.3 What the net sees
 //
-// Pixels of 0..255 are mostly paper. The net learns faster from numbers around zero with a spread
-// of one, so every pixel becomes (pixel/255 - mean) / std, with mean and standard deviation
-// measured over the training images.
+// Pixels of 0..255 are mostly paper. The initial weights of 1.5 are made for inputs around zero of
+// variance 1, so every pixel becomes (pixel/255 - mean) / std, with mean and standard deviation
+// measured over the training images. This is to **normalise** them. (Over the training images
+// alone, as nothing may be chosen by looking at the test set.)
 
 static void show_normalisation(const dt_dataset *train) {
     const size_t n = (size_t)train->count * 784;
@@ -133,11 +137,14 @@ static void show_normalisation(const dt_dataset *train) {
 //
 // To deal images out we need a permutation of 0..n-1, each of the n! equally likely (Fisher and
 // Yates 1938): walk from the end, and let each place change with one drawn from the places up to
-// it, itself included.
+// it, itself included. That is n choices for the last place, n-1 for the one before it, and so on:
+// n! ways, and each leads to another permutation.
 //
 // "Drawn from i places" is where programs cheat: `random % i` prefers small numbers unless i
-// divides 2^32. Lemire (2019) takes the upper half of random * i, which is a number below i, and
-// draws again in the rare case that would be unfair.
+// divides 2^32. Lemire (2019) takes the upper half of random * i, which is a number below i. Of the
+// 2^32 random numbers, 2^32 mod i are too many to be shared out evenly over i places. He shows that
+// it is enough to draw again if the lower half of the product is below 2^32 mod i: then exactly as
+// many numbers are left for each place.
 
 // [region: permutation]
 static uint32_t drawn_below(uint32_t i, uint64_t *used, uint64_t seed, uint32_t purpose,
@@ -167,9 +174,13 @@ static void permutation(uint32_t *out, uint32_t n, uint64_t seed, uint32_t purpo
 // ## 2.5 The partition
 //
 // Cut that permutation into consecutive pieces: every image belongs to one share, and a share is a
-// random sample. The lab report's partitioner cuts at .7, .2 and .1 unless told otherwise; its runs
-// used equal shares. We round the *cut points* and not the sizes: then the sizes add up to n
-// whatever the fractions are.
+// random sample. The lab report's (1.3) partitioner cuts at .7, .2 and .1 unless told otherwise;
+// its runs used equal shares. We round the *cut points* and not the sizes: then the sizes add up to
+// n whatever the fractions are.
+//
+// The table asks whether a share looks like the whole. Each digit is about a tenth of all images.
+// Chance lets its part of a share of 12000 stray from that by a quarter of a point or so, and the
+// poorest and the richest of five shares should lie about that far from the middle.
 
 static void cut(uint32_t *start, const float *fractions, uint32_t k, uint32_t n) {
     double sum = 0.0, before = 0.0;
@@ -249,11 +260,12 @@ static void show_luck(uint32_t n, uint64_t seed) {
 
 // ## 2.7 The sampler that pads
 //
-// PyTorch's DistributedSampler deals the epoch's permutation out like cards: rank r takes positions
-// r, r+P, r+2P, … When P does not divide n it begins the permutation again until all have the
-// same number (or drops the tail, if told so). The images at the head of the permutation then count
-// twice in that epoch, marked * here; the part of right answers in such a share is not the part of
-// right answers in the test set. It is a small error, and it changes with P.
+// PyTorch, the library in which most nets are trained, has a DistributedSampler. It deals the
+// epoch's permutation out like cards: rank r takes positions r, r+P, r+2P, … When P does not divide
+// n it begins the permutation again until all have the same number (or drops the tail, if told so).
+// The images at the head of the permutation then count twice in that epoch, marked * here; the part
+// of right answers in such a share is not the part of right answers in the test set. It is a small
+// error, and it changes with P.
 
 // [region: sampler]
 static uint32_t sampler(uint32_t *out, const uint32_t *order, uint32_t n, uint32_t rank,
@@ -303,10 +315,11 @@ static void show_sampler(uint64_t seed) {
 // ## 2.8 Exact global batches
 //
 // We train with another rule, because we want the answer not to depend on P at all. The epoch's
-// permutation is cut into *global* batches; a global batch into groups of 16 consecutive images;
-// and rank r takes groups r*G/P .. (r+1)*G/P - 1 of the G groups. Nobody pads, nobody drops; a rank
-// may get less than its neighbour, or nothing. And the group that an image is in, its place in it,
-// and the global batch's gradient are the same for every P.
+// permutation is cut into *global* batches; a global batch into groups of 16 consecutive images
+// (16, as the library computes sixteen images at once: chapter 4); and rank r takes groups `r*G/P`
+// to `(r+1)*G/P - 1` of the G groups. Nobody pads, nobody drops; a rank may get less than its
+// neighbour, or nothing. And the group that an image is in, its place in it, and the global batch's
+// gradient are the same for every P; chapter 8 sees to the last bit of it.
 
 // [region: batches]
 static uint32_t my_part(uint32_t *first, uint32_t global, uint32_t rank, uint32_t ranks) {
@@ -364,6 +377,8 @@ static void show_batches(const dt_dataset *train, uint32_t batch, uint64_t seed)
 //
 // Ten of each digit. Look at your data before you train on it: some of these will be gotten wrong
 // by any net, and some you will not know yourself.
+//
+// Picture: ch02_digits
 
 static void draw_sheet(const dt_dataset *train, const char *folder) {
     uint8_t *sheet = memory(100 * 784);

@@ -26,15 +26,17 @@
 //     y[n,o,i,j] = b[o] + sum over c,u,v of  x[n, c, i*S+u-p, j*S+v-p] * w[o,c,u,v]
 //
 // where S is the stride and p how many zeros are thought around the image. Seven indices, seven
-// loops. The output has
+// loops. With the zeros an image has H + 2p rows; the window's first row can stand on the first of
+// them, and every S rows further, while its K rows fit. So the output has
 //
 //     P = (H + 2p - K) / S + 1   rows, and Q columns likewise:   28 + 0 - 5 over 1, plus 1, is 24.
 //
 // The letters are the whole book's: N images of C channels (one, or red, green and blue, or what a
-// layer before has found), H rows and W columns; O kernels of K x K weights for each channel, hence
-// O channels come out, of P rows and Q columns. From chapter 7 on P is also the number of ranks;
-// there is only so much alphabet. And this stride S, how far the window moves, is another one than
-// chapter 1's, how far apart neighbours lie in memory.
+// layer before has found), H rows and W columns; O kernels, each with K x K weights for each of the
+// C channels; each kernel finds something else, hence O channels come out, of P rows and Q columns.
+// From chapter 7 on P is also the number of ranks; there is only so much alphabet. And this stride
+// S, how far the window moves, is another one than chapter 1's, how far apart neighbours lie in
+// memory.
 //
 // Nobody turns the kernel around, as a mathematician's convolution would: the weights are learned,
 // they may as well be learned turned.
@@ -66,8 +68,9 @@ static void conv2d(float *y, const float *x, const float *w, const float *b,
 //
 // Pooling keeps the largest of each K x K square and so halves rows and columns for K = 2: *where*
 // exactly the window agreed matters less than *that* it did. Rows that do not fill a square are
-// left out. ReLU replaces what is negative by zero; without it two linear layers would be one. A
-// linear layer is a convolution without places: every input, every output.
+// left out. **ReLU** replaces what is negative by zero. Without something like it two linear layers
+// would be one: w2 (w1 x) is (w2 w1) x, a single weight. In a linear layer every output adds up all
+// inputs, each with a weight of its own; there are no places, and no window.
 
 // [region: others]
 static void maxpool2d(float *y, const float *x, int planes, int H, int W, int K) {
@@ -97,9 +100,11 @@ static void linear(float *y, const float *x, const float *w, const float *b, int
 }
 // [end]
 
-// The last step turns ten numbers z into ten probabilities, exp(z) over the sum of all exp(z), and
-// takes their logarithm. exp(100) does not fit into a float, so the largest z is subtracted first:
-// it cancels, and nothing overflows.
+// The last layer gives ten numbers z, one for each digit, of any size and sign. **Softmax** turns
+// them into ten probabilities: exp(z) over the sum of all exp(z), so that all are above zero,
+// together 1, and the largest z has the largest. We take their logarithm, as the loss wants it
+// (chapter 5): z minus the logarithm of that sum. exp(100) does not fit into a float, so the
+// largest z is subtracted first: it cancels, and nothing overflows.
 
 static void log_softmax(float *logp, const float *z, int N, int classes) {
     for (int n = 0; n < N; ++n) {
@@ -158,9 +163,12 @@ static void check_kernels(void) {
 
 // ## 3.3 The Net
 //
-// Eleven layers, one behind the other. In the comments: what is behind the layer, for one image.
-// (While it is trained the Net has one layer more, of chapter 5, which does nothing when a net only
-// answers.) Every layer that multiplies is timed, for 3.5.
+// Eleven steps, one behind the other: the **forward pass**. In the comments: the shape of what is
+// behind a layer, for one image; such values between two layers are called **activations**. The
+// digit with the largest probability is the net's answer, and the share of the test images for
+// which that is right is its **accuracy**. (While it is trained the Net has one layer more, of
+// chapter 5, which does nothing when a net only answers.) Every layer that multiplies is timed, for
+// 3.5.
 
 typedef struct pass {
     int N;                       // images
@@ -237,9 +245,10 @@ static void compare_with_header(const pass *t, dt_net *net) {
 
 // ## 3.4 What it costs
 //
-// An output of a convolution takes C*K*K multiply-adds, and there are O*P*Q of them. Counting needs
-// no clock: it says what must be done, on any machine. Two thirds of this net are its second
-// convolution, nothing else comes near.
+// An output of a convolution takes `C*K*K` multiply-adds, and there are `O*P*Q` of them. Counting
+// needs no clock: it says what must be done, on any machine. Two thirds of this net's are in its
+// second convolution, nearly all others in its first; the linear layers have one in a hundred,
+// though nearly half of the parameters.
 
 // [region: count]
 static const char *const layer_names[4] = { "conv1", "conv2", "fc1", "fc2" };
@@ -266,9 +275,17 @@ static void print_counts(const dt_net *net) {
 // ## 3.5 How fast is that?
 //
 // A multiply-add is two floating-point operations (flop). Counted flop over measured seconds is a
-// speed, and a speed wants a ceiling: what can this core do at best? We ask it: ten vectors, each
-// multiplied and added to again and again, all in registers, no memory. Ten, since on many cores a
-// multiply-add takes four cycles and two may begin in each: eight must be under way at any time.
+// speed (1 GFLOP/s is 10^9 in a second), and a speed wants a ceiling: what can this core do at
+// best? We ask it: ten vectors, each multiplied and added to again and again, all in registers, no
+// memory. (A vector is several floats in one register, and one instruction works on all of them:
+// chapter 4.) Ten, since on many cores a multiply-add takes four cycles and two may begin in each:
+// eight must be under way at any time.
+//
+// In the picture's run (figures/ch03_gflops.csv) seven loops reach 2.1 % of the peak in conv2, and
+// the header 80 %: what lies between is chapter 4. (Since then the header has learned to multiply
+// less in such a layer, 4.7; so in your run it may pass the peak.)
+//
+// Picture: ch03_gflops
 
 #if defined(__AVX512F__)
 typedef float vector __attribute__((vector_size(64)));
@@ -312,7 +329,7 @@ static double peak_gflops(int rounds) {
 // Each layer by hand and by the header, several times; the median counts, the smallest and the
 // largest become error bars.
 static void measure(pass *t, dt_net *net, int runs, speeds *s) {
-    // where they stand in the header's list of eleven
+    // where they stand in the header's list of layers: with chapter 5's, without the softmax
     static const int at[LAYERS] = { 0, 3, 8, 10 };
     double speed[2 * LAYERS][MOST_RUNS];
     for (int r = 0; r < runs; ++r) {
@@ -393,4 +410,5 @@ int main(int argc, char **argv) {
 // 4. **Measure.** Swap the loops over j and v in `conv2d`, so that neighbouring outputs are
 //    computed together. How many GFLOP/s? (Chapter 4 takes this path to its end.)
 // 5. **Measure.** Change the ten vectors of `peak_gflops` to two, four, six, eight. At which number
-//    does the speed stop growing, and what does that say about the latency of a multiply-add here?
+//    does the speed stop growing, and what does that say about the latency of a multiply-add here,
+//    the cycles until its result is there?

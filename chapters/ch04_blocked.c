@@ -3,7 +3,7 @@
 // You will learn   to find out what stops a loop: latency, ports, caches or memory; to take that
 //                  away, one step at a time; and, at the limit, to multiply less
 // New since ch03   about 250 lines: one convolution, six times
-// Takes            two evenings
+// Takes            two evenings: to 4.5 into the registers, then to the caches and past the peak
 // Run              make ch04 && ./ch04
 // Check            ./ch04 --quick --figures build/check
 //
@@ -32,7 +32,8 @@
 // One convolution in the forward direction, y[n,o,i,j] = sum over c,u,v of x[n,c,i+u,j+v] *
 // w[o,c,u,v]: no stride, no padding, no bias, so that nothing hides the idea. Sixteen images of C
 // channels, 30 x 30, become C channels of 28 x 28; C is 96, or 48 with --quick, as in the lines
-// above. Each of the 3 x 3 places (u,v) of the kernel is called a **tap**.
+// above. Each of the 3 x 3 places (u,v) of the kernel is called a **tap**. (A program like those
+// below, short, and fast at one operation, is called a kernel as well.)
 //
 // Six programs for it, from chapter 3's loops to a form that multiplies less. What they fight for
 // is this, one core and its memory (sizes and times are those of usual cores, not of yours):
@@ -51,9 +52,8 @@
 //   Whoever reads a number again soon, or reads its neighbours, lives from the cache.
 // - A **prefetcher** is a part of the core that watches the addresses. If they follow each other
 //   evenly, it fetches the next lines before they are asked for, and nobody waits.
-// - A **port** is a way into a part of the core that computes, loads or stores. How many there are
-//   of each kind is how many such instructions can begin in one cycle: on most cores two
-//   multiply-adds, two loads, one store.
+// - A **port** is a way into a part of the core that computes, loads or stores. Each begins one
+//   instruction a cycle; most cores have two for multiply-adds, two for loads, one for stores.
 // - **Latency** is how long a result takes, ports how many can begin. A multiply-add takes about
 //   four cycles: with two ports, eight must be under way at any time, or ports stand empty.
 //
@@ -62,17 +62,13 @@
 // at less than the speed at which it could use them. Each program is right before it is timed, and
 // each starts with a *prediction*: we count what its innermost loop does, and divide by what the
 // machine can do. What remains between prediction and clock is what we have not understood.
-// (ch04_report.h has what is not about performance: sizes, buffers, tables, charts, and the timing
-// of several runs.)
-//
-// Read it in two sittings: 4.2 to 4.5 take the loop to the registers, 4.6 to 4.12 to the caches and
-// past the peak.
+// (Buffers, tables, charts and timing are in ch04_report.h.)
 
 // ## 4.2 Step 1: seven loops
 //
 // Chapter 3's, images as [N][C][H][W]. Each product is added to the same `sum`, and an addition
 // takes about four cycles until the next can use its result. So: one multiply-add in four cycles,
-// whatever else the processor could do. That is *latency*.
+// whatever else the core could do. That is *latency*.
 
 // [region: step1]
 static void seven_loops(float *y, const float *x, const float *w, const shape *s) {
@@ -121,10 +117,10 @@ static void reordered(float *y, const float *x, const float *w, const shape *s) 
 //
 // Rows are ragged, channels are 1, 3, 10 or 20, but images come in plenty. So let sixteen images
 // lie side by side, [C][H][W][16]: whatever is done to one pixel of one image is done to sixteen,
-// in one, two or four full, aligned registers, and no image size leaves a rest. The layout alone
-// makes this step. We also say the fused multiply-add: one instruction for the two of step 2. (The
-// Makefile forbids the compiler to fuse by itself; the header's dti_v and dti_fma [E1.1] are these
-// lines again.)
+// in one, two or four full, aligned registers, and no image size leaves a rest. One of the sixteen
+// places is a **lane**. The layout alone makes this step. We also say the fused multiply-add: one
+// instruction for the two of step 2. (The Makefile forbids the compiler to fuse by itself; the
+// header's dti_v and dti_fma [E1.1] are these lines again.)
 
 // [region: vector]                      multiply_add is a * b + c
 #if defined(__AVX512F__)
@@ -217,8 +213,7 @@ static void register_tile(float *y, const float *x, const float *w, const shape 
 // blocks of 16: 3 x 6 x 16 vectors are 18 KiB, less than half of L1, and stay there while *all*
 // output channels pass over them. The weights, packed in the order in which they are read, stream
 // in from L2, where a prefetcher does follow. The sums wait in y from one block to the next; one
-// row of y, 168 KiB, fits L2. (A training step packs the weights once for all its images, so here
-// it is done before the clock starts.)
+// row of y, 168 KiB, fits L2. (A training step packs them once: here, before the clock starts.)
 
 enum { CB = 16 };                        // input channels of a block
 
@@ -379,7 +374,8 @@ static void winograd(float *y, const float *x, const float *w, const shape *s) {
 //
 // The peak: twelve sums in registers that do not wait for each other. One chain: the same with a
 // single sum. Their ratio is how many multiply-adds must be under way, ports times latency. And
-// bandwidths: how fast can a core read half an L1, half an L2, and 128 MiB?
+// bandwidths: how fast can a core read half an L1, half an L2, and 128 MiB? (Anew in each run:
+// chapter 3's picture is of another day, and has another peak.)
 
 // [region: machine]
 enum { CHAINS = 12 };
@@ -411,12 +407,15 @@ static void read_all(const float *p, size_t floats) {
 
 // ## 4.9 Predict
 //
-// The counts, for one turn of each innermost loop. `l2` and `far` are the bytes that a turn fetches
-// from L2 and from beyond it: the reading of 4.4 to 4.7 in numbers. A core of the last ten years
-// starts two arithmetic instructions, two loads and one store in a cycle; two multiply-adds a cycle
-// *are* the peak, so the peak tells the length of a cycle, whatever the clock's rate. Step 6 adds a
-// turn's part of the transforms, 32 additions for a square of x and 24 for one of y; its points
-// go to L2 and come back. Each multiply-add it does stands for 36/16 of the definition's.
+// The counts, for one turn of each innermost loop; the printed row has them on the left, then what
+// each of the five alone would allow (- if far above the peak). `l2` and `far` are the bytes that a
+// turn fetches from L2 and from beyond it. In step 4 the 18 vectors of x under a tile (3 rows x 6)
+// serve 9 turns, so 2 a turn come from L2, and all of x comes from beyond once for every six output
+// channels; step 5 has both once for all output channels, and 6 weights a turn. A core of the last
+// ten years starts two arithmetic instructions, two loads and one store in a cycle; two
+// multiply-adds a cycle *are* the peak, so the peak tells how long a cycle is. Step 6 adds a turn's
+// part of the transforms, 32 additions for a square of x and 24 for one of y; its points go to L2
+// and come back. Its multiply-adds stand for 36/16 of the definition's.
 
 static void count(step steps[STEPS], const shape *s) {
     const double tile = OT * TC, fmas = tile * INSTRUCTIONS, row = 4.0 * V, K = s->K;
@@ -502,8 +501,9 @@ static void allow(double allowed[STEPS], double S, double rms, const shape *s) {
 //
 // The *roofline* (Williams, Waterman and Patterson 2009): to the right, the flop of a loop for each
 // byte it loads or stores; upwards, its speed. No loop is above the peak, and none above its
-// intensity times the bandwidth of where its bytes come from. Steps 1 to 5 stand in it; step 6 does
-// fewer flop than it is counted for, so it has no place there.
+// intensity times the bandwidth of where its bytes come from. (But step 3 is, by 7 %: that line was
+// measured with loads alone, and a store goes beside them, through a port of its own.) Steps 1 to 5
+// stand in it; step 6 does fewer flop than it is counted for, so it has no place there.
 
 // ## 4.12 What the fewer multiplications cost
 //
@@ -513,9 +513,8 @@ static void allow(double allowed[STEPS], double S, double rms, const shape *s) {
 // are shorter. ch04_forms.png has every form by speed and error.
 //
 // Does training mind? The net of chapter 12 with its settings (MNIST, 10 epochs, batch 128,
-// learning rate 0.01, and what chapter 6 adds to steps), seeds 1 to 5, with `--direct` and without;
-// Intel Xeon, AVX-512, 2026-12-01, figures/ch04_accuracy.csv; again with `sh
-// chapters/ch04_accuracy.sh`:
+// learning rate 0.01), seeds 1 to 5, with `--direct` and without; Intel Xeon, AVX-512, 2026-12-01,
+// figures/ch04_accuracy.csv; again with `sh chapters/ch04_accuracy.sh`:
 //
 //     test accuracy, %       mean    lowest to highest
 //     by the definition     98.05    97.90 to 98.12

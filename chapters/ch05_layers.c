@@ -29,12 +29,12 @@
 // What was used twice gets two contributions, hence +=. Below, each backward line quotes its
 // forward line.
 //
-// This chapter computes in double, for a reason that 5.6 shows.
-
-// Why? A product's slope by x is w: if x grows by a little e, y grows by w e, and the loss by dy w
-// e. And the slopes by way of several y add up, as all of those changes happen at once. This is the
-// chain rule, and there is no more to it. (dx is short for "the slope of the loss by x",
-// everywhere.)
+// This chapter computes in double, for a reason that 5.8 shows.
+//
+// *Why that rule?* A product's slope by x is w: if x grows by a little e, y grows by w e, and the
+// loss by dy w e. And the slopes by way of several y add up, as all of those changes happen at
+// once. This is the chain rule, and there is no more to it. (dx is short for "the slope of the loss
+// by x", everywhere.)
 
 // ## 5.2 Convolution and linear
 //
@@ -265,6 +265,11 @@ static void backward(int N, uint64_t seed) {
 //
 //     numeric gradient = (loss(w + h) - loss(w - h)) / 2h       error about h*h, plus rounding / h
 //
+// *Why the square of h?* Near w the loss is loss(w) + s h + c h^2 + d h^3 + ..., with s the slope.
+// To the other side s and d change sign, c does not. So loss(w) and c fall out of the difference,
+// and what is left beside s is d h^2. (With one side only it would be c h.) The rounding of the two
+// losses, a fixed small number, is divided by 2h, and so grows as h shrinks.
+//
 // Two parameters of each tensor, drawn at random; behind an erased plane or a sleeping ReLU the
 // gradient is zero, and the next one that is not is taken. "Relative" is to the larger of the
 // gradient and a hundredth of the tensor's largest one.
@@ -334,16 +339,20 @@ static void compare_with_header(dt_net *net) {
 //
 // Mathematics says h towards 0. The machine disagrees: loss(w + h) and loss(w - h) agree in ever
 // more of their digits, and the difference is made of the few that are left. Large h: the curve is
-// not a line. Small h: rounding. In between, the best step; the error over h is a V. Four of them,
-// each for the parameter with its tensor's largest gradient:
+// not a line. Small h: rounding. In between, the best step, where both errors are alike: h^2 = e /
+// h, with e = 10^-16 in double and 6 * 10^-8 in float, gives h = 5 * 10^-6 and 0.004; the picture's
+// title has 10^-5 and 0.003. The error over h is a V. Four of them, each for the parameter with its
+// tensor's largest gradient:
 //
 //   - one side only, (loss(w + h) - loss(w)) / h: the left leg is the same, the right one falls
 //     more slowly;
-//   - both sides: the same rounding, and an error of h*h;
+//   - both sides: the same rounding, and an error of h^2;
 //   - the same with a float loss, the header's: its left leg lies higher by the digits that a float
 //     has less than a double. Hence this chapter's double;
 //   - both sides, but a weight of conv1: the windows of max-pool behind it change their minds at
 //     some h, and each such kink is a place where the loss has no slope. A small h crosses few.
+//
+// Picture: ch05_steps
 
 enum { STEPS = 23 };
 

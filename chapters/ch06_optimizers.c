@@ -32,12 +32,13 @@
 //     step: m = mu m + g. If all gradients agree, m is g + mu g + mu^2 g + ..., and that sum is g /
 //     (1 - mu), for mu times it and one g more is it again: 10 g for mu = 0.9. If they go to and
 //     fro, g - mu g + mu^2 g - ... is g / (1 + mu): about half.
-//   - **Nesterov**'s variant looks at where the momentum is about to lead.
+//   - **Nesterov**'s variant looks ahead: the momentum's next step would contain mu m in any case,
+//     so it is taken now, together with the newest gradient: w -= lr (g + mu m).
 //   - **Adam** (Kingma and Ba 2015) divides the running mean m of the gradient by the root of the
 //     running mean v of its square: each number's step is about lr, whatever the size of its
-//     gradient. Both means begin at zero and are too small at first: after t steps with the same g,
-//     m = beta m + (1 - beta) g has become (1 - beta^t) g. Dividing by 1 - beta^t makes up for
-//     that.
+//     gradient (where g stays the same, m is g, v is g^2, and the quotient 1 or -1). Both means
+//     begin at zero and are too small at first: after t steps with the same g, m = beta m + (1 -
+//     beta) g has become (1 - beta^t) g. Dividing by 1 - beta^t makes up for that.
 
 // [region: optimizers]
 typedef enum kind { SGD, MOMENTUM, NESTEROV, ADAM } kind;
@@ -86,11 +87,13 @@ static void optimizer_free(optimizer *o) { free(o->m); free(o->v); }
 
 // ## 6.2 A bowl that is steeper one way
 //
-// Before a net, a landscape of two numbers: height (x*x + 100 y*y) / 2, from x = y = 1. The steep
-// direction sets the largest step that does not overshoot: lr below 2/100. With that, the flat
-// direction takes for ever. This is what momentum is for: along the flat direction all steps agree.
-// It also overshoots and swings back, so we count the steps until the height *stays* low. Adam's
-// first steps have the same length in both directions: to it, this bowl is round.
+// Before a net, a landscape of two numbers: height `(x*x + 100 y*y) / 2`, from x = y = 1. A step
+// multiplies y by 1 - 100 lr and x by 1 - lr (0.5). The steep direction sets the largest lr that
+// does not diverge, 2/100; with 0.01 y is at the bottom after one step. But x shrinks by one part
+// in a hundred: 653 steps until `x*x/2` is below 0.000001. This is what momentum is for: along the
+// flat direction all steps agree. It also overshoots and swings back, so we count the steps until
+// the height *stays* low. Adam's first steps have the same length in both directions: to it, this
+// bowl is round.
 
 static void race(void) {
     const float lr[4] = { 0.01f, 0.01f, 0.01f, 0.05f }, mu[4] = { 0.0f, 0.9f, 0.9f, 0.0f };
@@ -237,7 +240,10 @@ static dt_net *new_net(const course *s) {
 // Same initial weights, same order of images, same dropout masks: only the step differs. The
 // settings are the lab report's (lr 0.01, momentum 0.5), plain SGD at the same lr, Nesterov with
 // the usual 0.9, and Adam's own defaults. It is not a contest of optimizers, as each would deserve
-// its best lr; it shows what the same two epochs become.
+// its best lr; it shows what the same two epochs become. In the pictures' run
+// (figures/ch06_loss.csv) plain SGD stays near 2.30, the loss of a net that knows nothing (5.4),
+// for half an epoch, and ends at 0.49. Momentum 0.5 is where SGD is after about twice as many
+// steps, as 1/(1 - 0.5) = 2 says: 0.53 after one epoch. Nesterov and Adam end at 0.19 and 0.20.
 
 static const float rates[4] = { 0.01f, 0.01f, 0.01f, 0.001f },
                    momenta[4] = { 0.0f, 0.5f, 0.9f, 0.0f };
@@ -293,6 +299,12 @@ static void compare_training(const course *s) {
 }
 
 // ## 6.6 Two pictures
+//
+// The loss, on a log axis, and the accuracy on the test images, over the epochs.
+//
+// Picture: ch06_loss
+//
+// Picture: ch06_accuracy
 
 static void draw(const char *folder, const char *file, const char *title, const char *y_label,
                  const course *s, curve curves[4], bool accuracy) {

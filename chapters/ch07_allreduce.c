@@ -21,10 +21,14 @@
 
 // ## 7.1 Ranks and messages
 //
-// `mpiexec -n 3 ./ch07` starts this program three times. Nothing is shared: each process has its
-// own memory and knows two numbers, its rank (0, 1, 2) and the size (3). All they can do with each
-// other is send and receive. The smallest example: rank 0 sends the vector [1, -1], rank 1 receives
-// it. Both must call, or one waits for ever.
+// `mpiexec -n 3 ./ch07` starts this program three times, on this machine or on several. **MPI** is
+// the standard by which such processes send each other messages; mpiexec starts them. Nothing is
+// shared: each process has its own memory and knows two numbers, its rank (0, 1, 2) and the size
+// (3). All they can do with each other is send and receive. The smallest example: rank 0 sends the
+// vector [1, -1], rank 1 receives it. Both must call, or one waits for ever. The call is
+// dt_send(comm, memory, bytes, to whom, tag) and dt_recv(comm, memory, bytes, from whom, tag),
+// where comm stands for all ranks, and the tag is a number by which messages are told apart. DT_TRY
+// hands an error on to the caller.
 //
 // Standard output belongs to rank 0, so rank 1 tells what it got by sending it back.
 
@@ -73,14 +77,15 @@ static dt_err sum_of_three(dt_comm *comm) {
 
 // ## 7.2 Broadcast
 //
-// One rank knows something, all must. Telling p-1 others one by one takes p-1 rounds. But who has
-// been told can tell:
+// One rank, the *root*, knows something, all must. With p ranks (the P of 0.7), telling the others
+// one by one takes p-1 rounds. But who has been told can tell:
 //
 //     round 0   0 -> 1                          2 ranks know
 //     round 1   0 -> 2   1 -> 3                 4 know
-//     round 2   0 -> 4   1 -> 5   2 -> 6  ...   8 know: lg p rounds
+//     round 2   0 -> 4   1 -> 5   2 -> 6  ...   8 know
 //
-// Ranks are counted from the root, so that any rank can be it.
+// Each round doubles those who know, so there are lg p rounds, the logarithm of p to base 2,
+// rounded up. Ranks are counted from the root, so that any rank can be it.
 
 // [region: broadcast]
 static dt_err broadcast_by_hand(dt_comm *comm, void *buf, size_t bytes, int root) {
@@ -125,6 +130,7 @@ static dt_err naive(dt_comm *comm, float *x, size_t n, float *scratch) {
 // [end]
 
 // **Tree.** Sums flow to rank 0 along the branches of the broadcast, backwards; then the broadcast.
+// Below, the rank over `<` sends its sum to the rank over `|` on its left, and is done.
 //
 //     0   1   2   3   4   5   6   7
 //     |--<    |--<    |--<    |--<      distance 1
@@ -149,8 +155,9 @@ static dt_err tree(dt_comm *comm, float *x, size_t n, float *scratch) {
 
 // **Ring.** The vector is cut into p blocks; in each step every rank passes one block to its right.
 // In the first p-1 steps the receiver adds; then each rank has one complete block, and the complete
-// blocks go round once more. Every link is busy all the time, and each rank sends only 2(p-1)/p of
-// the vector, however many ranks there are.
+// blocks go round once more. Follow b0 in the picture: rank 1 adds its own b0 to rank 0's and
+// passes the sum on, rank 2 adds, rank 3 adds, and has the sum of all four. Every link is busy all
+// the time, and each rank sends only 2(p-1)/p of the vector, however many ranks there are.
 //
 //     step 0    0 -b0-> 1 -b1-> 2 -b2-> 3 -b3-> 0
 //     step 1    0 -b3-> 1 -b0-> 2 -b1-> 3 -b2-> 0              2(p-1) messages, each of n/p
@@ -221,7 +228,7 @@ static dt_err doubling(dt_comm *comm, float *x, size_t n, float *scratch) {
 //                         has        a b c d    a b c d    a b c d    a b c d     n/2 sent
 //
 // 2 lg p messages, and 2(p-1)/p of the vector: the ring's bytes at the tree's number of messages.
-// It is in the table below by the header's hand (DT_HALVING); exercise 2 writes it by yours.
+// It is in the table below by the header's hand (DT_HALVING); exercise 7.7.2 writes it by yours.
 
 // Each is now held against the header's, which is written another way (an algorithm there is a list
 // of steps [S10.3]), with awkward lengths: none, one, fewer than ranks. Floats are added in the
@@ -278,8 +285,9 @@ static dt_err check_broadcast(dt_comm *comm) {
 // ## 7.4 How long they take
 //
 // Seven ways, from 4 bytes to 16 MB. A time is the slowest rank's; it is taken over several calls,
-// several times; the table has the medians. MPI's own and the shared-memory one [S10.2] are in it,
-// too.
+// several times; the table has the medians. Beside the five of 7.3 there are two that the library
+// does not make of messages: MPI's own (mpi), and one for ranks of one machine, through memory that
+// all of them see (shared) [S10.2].
 
 // [region: time]
 static dt_err time_allreduce(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds,
@@ -304,10 +312,11 @@ static dt_err time_allreduce(dt_comm *comm, dt_algorithm way, float *x, size_t n
 //
 // A message of n bytes costs a start-up time and a time per byte: alpha + n beta. Adding n bytes
 // costs n gamma. Counting the messages along the slowest rank's way gives each algorithm's time as
-// A alpha + B beta + C gamma, with the A, B, C below (Thakur, Rabenseifner, Gropp 2005). All
-// measurements together must then be explained by three numbers: least squares over relative
-// errors, so that a microsecond at 4 bytes weighs like a millisecond at 16 MB. Adding alone is
-// measured as well. The fit itself, the table and the picture are in ch07_report.h.
+// A alpha + B beta + C gamma, with the A, B, C below (Thakur, Rabenseifner, Gropp 2005): how many
+// messages, bytes sent, bytes added. `up` and `down` are lg p rounded up and down. All measurements
+// together must then be explained by three numbers: least squares over relative errors, so that a
+// microsecond at 4 bytes weighs like a millisecond at 16 MB. Adding alone is measured as well. The
+// fit itself, the table and the picture are in ch07_report.h.
 
 // [region: model]
 static void cost(dt_algorithm way, int p, double n, double c[3]) {
@@ -332,6 +341,17 @@ static void cost(dt_algorithm way, int p, double n, double c[3]) {
 //
 // The table, the fit, and the verdict, computed from this run's numbers: a way stays the winner
 // until another is 15 % faster.
+//
+// The picture is for 2 ranks (figures/ch07_allreduce.csv). With two there is little to choose:
+// naive and tree send the same two messages, ring and halving the same two halves; so of the five,
+// three are left, and pairs of points lie on each other. Short vectors cost start-ups alone:
+// doubling's one message takes 0.6 us, the others' two about 1. Long ones cost bytes: at 16 MiB
+// naive sends the vector twice one after the other, 10.7 ms; halving, which sends a half each way,
+// both ranks at once, takes 2.1. The dashed lines are the model. Its three numbers explain all
+// sizes to a factor of about two, not better: messages of 16 KiB cost a jump, and beyond the caches
+// a byte is dearer; the model knows one price for all.
+//
+// Picture: ch07_allreduce
 
 // [region: verdict]
 static int winner(const results *r, int k, int first, int last, int so_far) {
@@ -402,14 +422,16 @@ int main(int argc, char **argv) {
     return end_program(comm, NULL, NULL);
 }
 
-// ## Exercises
+// ## 7.7 Exercises
 //
-// 1. Predict: on 8 ranks, how many messages does rank 0 send in each of the four ways, and how many
-//    bytes of a vector of 1 MiB? dt_comm_times tells the numbers; dt_allreduce_step lists the steps
-//    without running any.
-// 2. Implement halving-doubling: like doubling, but partners exchange only the half that the other
+// 1. **Predict.** On 8 ranks, how many messages does rank 0 send in each of the four ways, and how
+//    many bytes of a vector of 1 MiB? dt_comm_times tells the numbers; dt_allreduce_step lists the
+//    steps without running any.
+// 2. **Implement.** Halving: like doubling, but partners exchange only the half that the other
 //    keeps, then a quarter. Hold it against DT_HALVING.
-// 3. Measure: run with 2, 3, 4 and 5 ranks. Which of the three fitted numbers grows when ranks
-//    outnumber cores, and why is it that one? Then say DTRAIN_WAIT=spin and look again.
-// 4. Predict, then measure: a net of 9840 parameters sends 78720 bytes a step. How long does each
-//    way take for it?
+// 3. **Measure.** Run with 2, 3, 4 and 5 ranks. Which of the three fitted numbers grows when ranks
+//    outnumber cores, and why is it that one? Then say DTRAIN_WAIT=spin before mpiexec (a rank that
+//    waits then keeps asking, instead of leaving its core to others) and look again.
+// 4. **Predict, then measure.** The gradient of 9840 parameters is 78720 bytes as 64-bit integers
+//    (chapter 8 says why). How long does each way take for it? Use the model with your run's alpha,
+//    beta and gamma.
