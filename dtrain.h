@@ -8327,14 +8327,17 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 #endif
 
 /* ==== [E1.8] Winograd in lanes ============================================
-   A 3x3 or 5x5 convolution of stride 1 with fewer multiplications than the definition has.
+   A 3x3 or 5x5 convolution of stride 1 with fewer multiplications than the definition has. Convolutional
+   networks spend most of their time in such layers. The best that the direct kernels [E1.2] could ever do is
+   100 % of the machine's peak; where a layer has channels enough, this room does 110 to 250 % of it, counted
+   in the multiplications of the definition (the table at dti_wino_rule).
 
    The idea. Two polynomials are multiplied by evaluating both at n points, multiplying the values, and
    interpolating: n products for a result of n coefficients, where the definition takes one for each pair
    of coefficients. A correlation is that product transposed. So along one axis m outputs of a kernel of K
    taps need n = m + K - 1 products, not m*K; a tile of m x m outputs needs n*n, not m*m*K*K: 36 for 144
-   with m = 4, K = 3; 64 for 400 with m = 4, K = 5. Each of the n*n points of a tile knows only itself, so
-   the sum over channels is, point by point, an ordinary matrix product.
+   with m = 4, K = 3; 64 for 400 with m = 4, K = 5. This is called F(m, K). Each of the n*n points of a tile
+   knows only itself, so the sum over channels is, point by point, an ordinary matrix product.
 
        x  n x n  -- B' x B -->  V  n x n                    one tile, one channel:
                                 |                           8 x 8 of x give 4 x 4 of y
@@ -8343,8 +8346,29 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
                                 |                              |  +----+--+     by K - 1
        y  m x m  <-- A' M A --  M  n x n                       +--| y  |  |
 
+   A' is the transpose of A. Begin to read at dti_wino_forward, which calls what stands above it. From top to
+   bottom:
+
+       transforms of one axis      dti_wino_interpolate is B', dti_wino_evaluate A and G, .._back B and A'
+       transforms of a tile        the same along one axis, then along the other: dti_wino_x, dti_wino_y ..
+       transforms of weights       dti_wino_w, sixteen kernels side by side
+       the product                 dti_product_run, M = U V: here the time goes
+       weights, once a step        dti_wino_pack: U, in the order in which the product reads it
+       tiles of a layer's maps     cut out, padded, pooled: dti_wino_take_x .., dti_wino_give_y ..
+       scratch                     dti_wino_room: how large V, M .. are
+       forward, backward           a chunk of tiles at a time, in it a column of points at a time
+       lines                       the same along one axis only, for the few channels of a first layer
+       the rule                    which convolution goes which way, and what that was measured to gain
+
+   What lies where. c and o are channels of x and y, t a tile of the chunk, i and j the row and column of a
+   point, u and v those of a tap. An element of V, M and Z is a vector of sixteen lanes, one of U a number:
+
+       V[j][i][t][c]    U[j][i][c][o]    and of one column j    M[i][t][o]    then its rows    Z[j][t][o][i]
+
+   Z = A' M has m rows i left of n, and y = Z A. For the weights' gradient R = G' dU is such a half-way house.
+
    The points are 0, then pairs +-1, +-2, +-1/2, then infinity (the leading coefficient): n = 4, 6, 8 with
-   one, two, three pairs.
+   one, two, three pairs. As indices 0 is 0, pair a is 2a + 1 and 2a + 2, infinity is n - 1.
      A (n x m)  evaluates a polynomial of m coefficients: row a is 1, a, a^2 ..; row infinity takes the last.
      G (n x K)  does so with K coefficients and divides row a by M'(a), the derivative at a of
                 M(z) = z * product of (z - a) over the pairs.
@@ -8377,19 +8401,20 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
    of at most 8 tiles are added in ascending order; dx adds its tiles in ascending order. Chunks may span
    lane groups, except for dU: a group's share of a gradient is its own.
 
-   Sources: Winograd 1980; Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks.
-   Begin reading at dti_wino_forward. */
+   Sources: Winograd 1980; Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks. */
 #ifdef DTI_IMPLEMENT
 /* The machine. What stands here changes the speed, never a bit; DTI_WINO_CHUNK is for all machines,
    for it is part of dU's order. */
 enum { DTI_WINO_CHUNK = 8 }; /* tiles transformed together: they share a pass over the weights */
 static const struct {
-    int outs, tiles; /* register tile of a product: channels x tiles accumulators, outs + tiles loads */
-    int depth;    /* channels of one pass: tiles * depth vectors stay in L1 */
-    size_t slice; /* floats of L2 for the part of dU that is in the making */
+    int outs, tiles; /* register tile of a product: channels x tiles accumulators, outs + tiles loads:
+                        24 of 32 registers, or 12 of 16 */
+    int depth;    /* channels of one pass: tiles * depth vectors stay in L1, 4 * 128 * 64 bytes = 32 KiB */
+    size_t slice; /* floats for the part of dU that is in the making: 512 KiB of L2 */
 } dti_wino_machine = { DTI_REGISTERS == 32 ? 6 : 3, 4, 128, 128 * 1024 };
 
-/* ---- The transforms of one axis. */
+/* ---- The transforms of one axis. A pair is 0, 1, 2 for +-1, +-2, +-1/2. n is a constant at each call, so
+   that all loops are unrolled and a transform of eight numbers is some twenty vector instructions. */
 
 DTI_INLINE float dti_wino_point(int pair) { return pair == 0 ? 1.0f : pair == 1 ? 2.0f : 0.5f; }
 
@@ -8400,7 +8425,8 @@ DTI_INLINE float dti_wino_power(int pair, int k) /* a^k, exact */
     return p;
 }
 
-/* Coefficient k of q, and of q_a. */
+/* Coefficient k of z^k in q, and in q_a: the tables' rows are for n = 4, 6, 8. q = z - 1; (z - 1)(z - 4);
+   (z - 1)(z - 4)(z - 1/4). */
 DTI_INLINE float dti_wino_q(const int n, int k)
 {
     static const float q[3][4] = { { -1, 1 }, { 4, -5, 1 }, { -1, 5.25f, -5.25f, 1 } };
@@ -8424,7 +8450,8 @@ DTI_INLINE dti_v dti_wino_scale(const int n, int i)
     return dti_splat(i == n - 1 ? 1.0f : s[n / 2 - 2][(i + 1) / 2]);
 }
 
-/* y[n] = B' x[n] */
+/* y[n] = B' x[n]: the points 0 and infinity first, then each pair as its even part plus and minus a times its
+   odd part */
 DTI_INLINE void dti_wino_interpolate(const int n, dti_v *y, const dti_v *x)
 {
     y[0] = x[n - 2], y[n - 1] = x[n - 1];
@@ -8443,7 +8470,7 @@ DTI_INLINE void dti_wino_interpolate(const int n, dti_v *y, const dti_v *x)
     }
 }
 
-/* y[n] = A x[m], or with m = K what G is without its scale */
+/* y[n] = A x[m]; with m = K it is G x but for dti_wino_scale */
 DTI_INLINE void dti_wino_evaluate(const int n, const int m, dti_v *y, const dti_v *x)
 {
     y[0] = x[0], y[n - 1] = x[m - 1];
@@ -8499,17 +8526,18 @@ DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, dti_v *y, const
     y[m - 1] += x[n - 1];
 }
 
-/* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]; points
-   are [column j][row i], each `point` floats from the next. x and V are transformed at once. M is
-   as large as all else together, so it exists one column of points at a time, in L1 or L2: a
-   column's rows are transformed right after its products, the columns when all are there. */
+/* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]; points are
+   [column j][row i], each `point` floats from the next. `part` goes through the sixteen lanes, a vector at a
+   time. x becomes V, and dV becomes dx, whole tiles at once. M is as large as all else together, so it exists
+   one column of points at a time, in L1 or L2: a column's rows are transformed (dti_wino_rows) right after
+   its products, the columns (dti_wino_y) when all are there. */
 typedef struct dti_wino_square { /* a tile's square of a map */
     float *at;
     size_t channel, row; /* floats to the next */
     int channels;
 } dti_wino_square;
 
-/* V = B' x B, points [j][i] */
+/* V = B' x B, points [j][i]: B' along each row of x, then along each column of that, t */
 DTI_INLINE void dti_wino_x(const int n, const dti_wino_square *s, float *v, size_t point)
 {
     const size_t channel = s->channel, row = s->row;
@@ -8531,7 +8559,7 @@ DTI_INLINE void dti_wino_x(const int n, const dti_wino_square *s, float *v, size
         }
 }
 
-/* dx += B dV B' */
+/* dx += B dV B': along each column of dV, then along each row of that, which is added to dx */
 DTI_INLINE void dti_wino_x_back(const int n, const dti_wino_square *s, const float *v, size_t point)
 {
     const size_t channel = s->channel, row = s->row;
@@ -8592,8 +8620,8 @@ DTI_INLINE void dti_wino_y_back(const int n, const int m, const dti_wino_square 
             }
 }
 
-/* The other axis of M, for `items` elements: z[item][m] = A' m[n][item], points `point` floats
-   apart */
+/* The other axis of M, for `items` pairs (tile, channel): z[item][m] = A' m[n][item], points `point` floats
+   apart; and back, m[n][item] = A z[item][m] */
 DTI_INLINE void dti_wino_rows(const int n, const int m, int items, const float *from, size_t point,
                               float *z)
 {
@@ -8620,7 +8648,7 @@ DTI_INLINE void dti_wino_rows_back(const int n, const int m, int items, const fl
 
 /* ---- The transforms of weights: sixteen of them side by side. */
 
-/* U[j][i][16] = G w G' of w[K*K][16] */
+/* U[j][i][16] = G w G' of w[K*K][16]: along each row of w, then along each column of that. */
 DTI_INLINE void dti_wino_w(const int n, const int K, const float *w, float *u)
 {
     for (size_t part = 0; part < 16; part += DTI_W) {
@@ -8657,7 +8685,9 @@ DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float
         }
 }
 
-/* ---- The forms F(m, K), compiled. */
+/* ---- The forms F(m, K), compiled. A form is the transforms above with n, m and K filled in: DTI_WINO_SIDE
+   makes those that depend on n alone, DTI_WINO_FORM the others, DTI_WINO_ROW lists them for
+   dti_wino_forms. */
 struct dti_wino_form {
     int n, m, K;
     void (*x)(const dti_wino_square *s, float *v, size_t point);
@@ -8670,11 +8700,12 @@ struct dti_wino_form {
     void (*w_back)(int items, const float *u, size_t u_point, float *r, size_t r_tap, bool add);
     /* in lines, below: all of a pass; NULL where tiles are squares */
     void (*line_pack)(const dti_conv *g, const float *w, float *packed);
-    void (*line_forward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x, const float *packed,
-                         const float *b, bool relu, const dti_wino_maps *y, float *scratch);
+    void (*line_forward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
+                         const float *packed, const float *b, bool relu, const dti_wino_maps *y,
+                         float *scratch);
     void (*line_backward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
-                          const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw, float *db,
-                          float *scratch);
+                          const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw,
+                          float *db, float *scratch);
 };
 
 #define DTI_WINO_SIDE(n) \
@@ -8726,10 +8757,18 @@ DTI_WINO_FORM(8, 6, 3)
 DTI_WINO_FORM(6, 2, 5)
 DTI_WINO_FORM(8, 4, 5)
 
-/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points. Of a there are
-   two kinds:
-     packed    numbers [term][o] in blocks of OT, the weights     terms are channels
-     lanes     numbers that are the lanes of vectors, o's 16 apart     terms are tiles, 16 lanes each */
+/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points. k is a
+   term, t a tile. All passes are this product, with other things in the places of its letters:
+
+                        a                       b               out     k, a term           t, a "tile"
+     forward            U                       V               M       channel of x        tile
+     backward, data     U, channels exchanged   dM              dV      channel of y        tile
+     backward, weights  V, or dM                the other,      dU      tile, and each      16 channels of b
+                                                turned                  of its 16 lanes
+
+   So of a there are two kinds:
+     packed    numbers [term][o] in blocks of OT: the weights
+     lanes     numbers that are the lanes of vectors, those of the next o 16 floats on */
 typedef struct dti_product {            /* the geometry; where a, b and out are goes beside it */
     size_t a_point, b_point, out_point; /* floats to the next point, */
     size_t b_tile, out_tile;            /* .. to the next tile; to the next o of out they are 16, */
@@ -8739,7 +8778,12 @@ typedef struct dti_product {            /* the geometry; where a, b and out are 
     bool resume; /* go on from what out holds */
 } dti_product;
 
-/* OT x TT accumulators in registers. */
+/* OT x TT accumulators in registers, as in [E1.2]: OT channels o by TT tiles. The loops:
+     points       f, of one column; or one
+     blocks       OT channels o each
+     parts        of the sixteen lanes, a vector each
+     tiles, terms the sum: packed, the terms alone; lanes, 16 terms a tile
+   OT, TT and LANES are constants at each call. */
 DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, const dti_product *p,
                                 const float *as_of, const float *bs_of, float *outs_of, int blocks)
 {
@@ -8749,7 +8793,8 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, co
         for (int k = 0; k < blocks; ++k)
             for (size_t part = 0; part < 16; part += DTI_W) {
                 float *out = outs_of + (size_t)f * p->out_point + (size_t)(k * OT) * DTI_L + part;
-                const float *a = as_of + (size_t)f * p->a_point + (size_t)(k * OT) * (LANES ? DTI_L : (size_t)terms);
+                const float *a = as_of + (size_t)f * p->a_point +
+                                 (size_t)(k * OT) * (LANES ? DTI_L : (size_t)terms);
                 const float *b = bs_of + (size_t)f * p->b_point + part;
                 dti_v acc[4][6];
                 DTI_UNROLL for (int t = 0; t < TT; ++t)
@@ -8772,6 +8817,8 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, co
             }
 }
 
+/* From here to dti_product_size: the sizes that come as numbers become constants. Each OT is a function of
+   its own, which keeps compilers fast. */
 DTI_INLINE void dti_product_tiles(const int OT, const bool LANES, const dti_product *p,
                                   const float *a, const float *b, float *out, int tiles, int blocks)
 {
@@ -8836,8 +8883,8 @@ static void dti_product_size(int OT, const dti_product *p, const float *a, const
     }
 }
 
-/* n things in the fewest parts of at most `most`, as even as can be: the first `wide` parts are of
-   `size`, the others one less. */
+/* n things in the fewest parts of at most `most`, as even as can be: the first `wide` parts are of `size`,
+   the others one less. 20 channels, at most 6: four parts of 5; 10: two of 5; 16: 6, 5, 5. */
 typedef struct dti_parts {
     int count, size, wide;
 } dti_parts;
@@ -8870,11 +8917,11 @@ static void dti_product_do(const dti_product *p, const float *a, const float *b,
     }
 }
 
-/* One column of points: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c], of all_outs channels o that U from
-   dti_wino_pack has, `outs`. Where the channels are many, passes over `depth` of them keep the vectors of four
-   tiles in L1 while all weights of the pass go by. */
-static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles, const float *u, const float *in,
-                              size_t in_point, float *out, size_t out_point)
+/* One column of points: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c]. U is dti_wino_pack's, of
+   all_outs channels o; `outs` of them are computed. Where the channels are many, passes over `depth` of them
+   keep the vectors of four tiles in L1 while all weights of the pass go by. */
+static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles, const float *u,
+                              const float *in, size_t in_point, float *out, size_t out_point)
 {
     const dti_parts passes = dti_parts_of(ins, dti_wino_machine.depth);
     const int together = passes.count == 1 ? n : 1;
@@ -8895,14 +8942,16 @@ static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles,
         }
 }
 
-/* ---- Weights, once a step: U[point][pass][block][c of the pass][o of the block]; behind it the
-   same with the channels exchanged. */
+/* ---- Weights, once a step: U[point][pass][block][c of the pass][o of the block], the order in which the
+   product reads them; behind it, for backward-data, the same with the channels exchanged. A pass is at most
+   `depth` channels c, a block at most `outs` channels o, both as even as dti_parts_of makes them. */
 DTI_LOCAL size_t dti_wino_packed_floats(const dti_conv *g, const dti_wino_form *form)
 {
     if (form->line_pack) return 2 * dti_whole_lines((size_t)(g->O * g->C) * (size_t)(form->K * form->n));
     return 2 * (size_t)(form->n * form->n) * dti_whole_lines((size_t)g->C * (size_t)g->O);
 }
 
+/* The loops: passes; 16 channels o, whose kernels are transformed side by side; the pass's channels c. */
 static void dti_wino_pack_pass(const dti_wino_form *form, int outs, int ins, const float *w,
                                size_t w_out, size_t w_in, float *packed)
 {
@@ -8963,8 +9012,8 @@ static int dti_wino_tiles(const dti_conv *g, const dti_wino_form *form)
     return ((g->P + form->m - 1) / form->m) * ((g->Q + form->m - 1) / form->m);
 }
 
-/* Tile t, counted through the groups: side x side numbers of the maps, tiles `step` apart, the
-   first one starting `pad` outside. */
+/* Tile t, counted through the groups and in each row by row: side x side numbers of the maps, tiles `step`
+   apart, the first one starting `pad` outside. *in: what of it lies in the map. */
 static dti_wino_square dti_wino_tile(const dti_conv *g, const dti_wino_form *form,
                                      const dti_wino_maps *maps, int t, int step, int side, int pad,
                                      dti_wino_place *in)
@@ -8998,8 +9047,8 @@ static void dti_wino_copy(const dti_wino_place *in, float *to, size_t to_row, co
             }
 }
 
-/* V of tiles t0 .. t0+tiles-1. A tile with padding goes by way of a square of its own, a channel at
-   a time. */
+/* V of tiles t0 .. t0+tiles-1. A tile that reaches beyond the map goes by way of a square of its own, `own`,
+   a channel at a time: zeros, and in them what there is. */
 static void dti_wino_take_x(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
                             int t0, int tiles, float *v, size_t point)
 {
@@ -9021,6 +9070,7 @@ static void dti_wino_take_x(const dti_conv *g, const dti_wino_form *form, const 
     }
 }
 
+/* The way back: dx += B dV B' of these tiles. */
 static void dti_wino_give_dx(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *dx,
                              int t0, int tiles, const float *v, size_t point)
 {
@@ -9051,7 +9101,8 @@ static void dti_wino_pool(const dti_wino_place *in, int m, const float *y, bool 
         for (int j = 0; j < in->right; ++j)
             for (size_t part = 0; part < 16; part += DTI_W) {
                 const float *at = y + (size_t)(2 * i * m + 2 * j) * DTI_L + part;
-                const dti_v window[4] = { dti_load(at), dti_load(at + DTI_L), dti_load(at + (size_t)m * DTI_L),
+                const dti_v window[4] = { dti_load(at), dti_load(at + DTI_L),
+                                          dti_load(at + (size_t)m * DTI_L),
                                           dti_load(at + (size_t)(m + 1) * DTI_L) };
                 const size_t out = (size_t)i * row + (size_t)j * DTI_L + part;
                 dti_tile_pool(window, relu, to + out, argmax + out);
@@ -9135,14 +9186,20 @@ static void dti_wino_take_dy(const dti_conv *g, const dti_wino_form *form, const
 }
 
 /* ---- Scratch: V and dV, a column of M, Z, and what dU needs. A point's floats are an odd number
-   of cache lines, so that the points of an element do not all fall into one set of the cache. */
+   of cache lines, so that the points of an element do not all fall into one set of the cache.
+
+   dU = dM V sums over lanes, and there are two ways to it, as in [E1.4]. Turned: one factor has its channels
+   in place of its lanes, and dU is a table of vectors, `across` times 16 channels of that factor by `down`
+   channels of the other. Folded: dU's sums are vectors of lanes, 4 x 4 channels at a time, added up at the
+   end. */
 typedef struct dti_wino_room {
     size_t v, m, z; /* floats of one point of V, one point of M, one column of Z */
-    bool fold;      /* dU's sums stay in lanes and are folded: where channels are few or fill vectors badly */
-    bool turn_dy;   /* dU's factor whose channels become vectors: dM, or else V */
-    int across, down; /* its vectors of sixteen channels; the other factor's channels */
-    int block;        /* of those, so many at a time */
-    size_t turned; /* floats of one point's turned factor, or of its sums in lanes */
+    bool fold;      /* folded: where channels are few or fill vectors badly */
+    bool turn_dy;   /* turned is dM, or else V: the one that leaves fewer lanes empty */
+    int across, down; /* the turned factor's vectors of sixteen channels; the other factor's channels. Folded:
+                         how many blocks of 4 x 4; 1 */
+    int block;        /* of `down`, so many at a time, for dU to stay in L2 */
+    size_t turned; /* floats of one point's turned factor; folded 0 */
     size_t du, r;  /* floats of one point of dU, of one tap of R */
 } dti_wino_room;
 
@@ -9158,9 +9215,13 @@ static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *fo
                         .z = dti_wino_lines(tiles, g->O * form->m) };
     const int xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
     r.turn_dy = ys * g->C <= xs * g->O;
-    r.fold = dti_least(g->C, g->O) <= 16 || 7.0 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8.0 * g->C * g->O;
+    /* at most sixteen channels on a side; or, turned, more than an eighth of all lanes would be empty */
+    r.fold = dti_least(g->C, g->O) <= 16 ||
+             7.0 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8.0 * g->C * g->O;
     r.across = r.turn_dy ? ys : xs;
     r.down = r.turn_dy ? g->C : g->O;
+    /* block: as many of `down` as the slice of L2 holds, in whole register tiles; at least one tile, at most
+       all */
     const int fit = (int)(dti_wino_machine.slice / (size_t)(form->n * r.across * 16));
     r.block = fit < dti_wino_machine.outs ? dti_wino_machine.outs
               : fit < r.down              ? fit / dti_wino_machine.outs * dti_wino_machine.outs
@@ -9188,7 +9249,13 @@ static dti_wino_maps dti_wino_group(const dti_wino_maps *maps, int k)
 }
 
 /* ---- Forward: y = conv(x) + b for `groups` lane groups, pooled and rectified if y has an argmax.
-   2*O*n*n*C*16 flop a tile. */
+   2*O*n*n*C*16 flop a tile, and the transforms.
+
+       for each chunk of at most 8 tiles       x -> V                  dti_wino_take_x
+           for each column j of points         M = U V                 dti_wino_products      M in L1 or L2
+                                               Z[j] = A' M             form->rows
+           then                                y = Z A + b             dti_wino_give_y
+   */
 DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, int groups,
                                 const dti_wino_maps *x, const float *packed, const float *b,
                                 bool relu, const dti_wino_maps *y, float *scratch)
@@ -9203,15 +9270,16 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
         const dti_wino_room r = dti_wino_room_of(g, form, tiles);
         float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
         dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
-        /* M[i][t][o] of column j, then its rows: where V of a column is small, for one block of o after the other,
-           so that M is still in L1 */
+        /* M[i][t][o] of column j, then its rows: where V of a column is small, for one block of o after the
+           other, so that M is still in L1 */
         const bool small = (size_t)(n * tiles * g->C) * DTI_L * sizeof(float) <= (size_t)dti_machine.l1_bytes;
         const dti_parts blocks = dti_parts_of(g->O, small ? dti_wino_machine.outs : g->O);
         for (int j = 0; j < n; ++j)
             for (int k = 0; k < blocks.count; ++k) {
                 const int o = dti_part_begin(&blocks, k), outs = blocks.size - (k >= blocks.wide);
                 const size_t at = (size_t)(j * n);
-                dti_wino_products(n, g->O, outs, g->C, tiles, packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
+                dti_wino_products(n, g->O, outs, g->C, tiles,
+                                  packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
                                   v + at * r.v, r.v, m, r.m);
                 for (int t = 0; t < tiles; ++t)
                     form->rows(outs, m + (size_t)(t * outs) * DTI_L, r.m,
@@ -9221,10 +9289,11 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
     }
 }
 
-/* sums[r] = the lanes of row r folded in the order of dti_fold. With 512-bit vectors sixteen rows at a time, in
-   registers: a round adds halves, then quarters, .. of two vectors and leaves the sums of both in one. */
+/* sums[r] = the lanes of row r folded in the order of dti_fold. With 512-bit vectors sixteen rows at a time,
+   in registers: a round adds halves, then quarters, .. of two vectors and leaves the sums of both in one.
+   After four rounds the sixteen vectors are one, whose lane r is the sum of row r. */
 #if DTI_W == 16
-#define DTI_FOLD_TWO(a, b, upper, swap) /* lanes of b where `upper` says so; swap changes its halves */ \
+#define DTI_FOLD_TWO(a, b, upper, swap) /* lanes of b where `upper` says so; swap exchanges halves */ \
     ((dti_v)_mm512_mask_blend_ps(upper, a, b) + (dti_v)swap(_mm512_mask_blend_ps(upper, b, a)))
 #define DTI_SWAP_8(x) _mm512_shuffle_f32x4(x, x, 0x4E)
 #define DTI_SWAP_4(x) _mm512_shuffle_f32x4(x, x, 0xB1)
@@ -9253,8 +9322,8 @@ static void dti_wino_fold(float *sums, const float *acc, int rows)
 }
 
 /* dU of 4 channels o and CT of 4 channels c at one point, folded: sums[4*o + c] */
-DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, size_t m_tile, const float *v, size_t v_tile,
-                                    float *sums)
+DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, size_t m_tile, const float *v,
+                                    size_t v_tile, float *sums)
 {
     enum { ROWS = DTI_REGISTERS == 32 ? 4 : 2 };
     _Alignas(64) float lanes[16 * DT_LANES];
@@ -9268,20 +9337,23 @@ DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, siz
                 DTI_UNROLL for (int c = 0; c < CT; ++c) bs[c] = dti_load(b + (size_t)c * DTI_L);
                 DTI_UNROLL for (int o = 0; o < ROWS; ++o) {
                     const dti_v as = dti_load(a + (size_t)o * DTI_L);
-                    DTI_UNROLL for (int c = 0; c < CT; ++c) acc[4 * o + c] = dti_fma(as, bs[c], acc[4 * o + c]);
+                    DTI_UNROLL for (int c = 0; c < CT; ++c)
+                        acc[4 * o + c] = dti_fma(as, bs[c], acc[4 * o + c]);
                 }
             }
 #if DTI_W == 16
             dti_store(sums, dti_fold_16(acc));
 #else
-            DTI_UNROLL for (int k = 0; k < 4 * ROWS; ++k) dti_store(lanes + (size_t)(4 * row + k) * DTI_L + part, acc[k]);
+            DTI_UNROLL for (int k = 0; k < 4 * ROWS; ++k)
+                dti_store(lanes + (size_t)(4 * row + k) * DTI_L + part, acc[k]);
 #endif
         }
     if (DTI_W < 16) dti_fold(sums, lanes, 16);
 }
 
 /* All of a point, blocks of 4 x 4; what a block has behind the last channel nobody reads. */
-DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float *m, const float *v, float *sums)
+DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float *m, const float *v,
+                                      float *sums)
 {
     const size_t m_tile = (size_t)g->O * DTI_L, v_tile = (size_t)g->C * DTI_L;
     for (int o = 0; o < g->O; o += 4)
@@ -9292,7 +9364,8 @@ DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float 
         }
 }
 
-/* dU of column j: turn one factor of each point, multiply, and the rows of G' dU into R[j]. */
+/* dU of column j: folded, or one factor of each point turned, and multiplied; then G' dU, the one axis, into
+   R[j]. The loops of turning: points i of the column; vectors of 16 channels; tiles. */
 static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
                               int tiles, const float *v, const float *m, float *turned, float *du,
                               float *into, bool add)
@@ -9302,7 +9375,8 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     const int channels = r->turn_dy ? g->O : g->C;
     if (r->fold) {
         for (int i = 0; i < form->n; ++i)
-            dti_wino_fold_point(g, tiles, m + (size_t)i * r->m, v + (size_t)i * r->v, du + (size_t)i * r->du);
+            dti_wino_fold_point(g, tiles, m + (size_t)i * r->m, v + (size_t)i * r->v,
+                                du + (size_t)i * r->du);
         form->w_back(r->across, du, r->du, into, r->r, add);
         return;
     }
@@ -9328,8 +9402,8 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     }
 }
 
-/* dw from R[j][u][block][across][down of the block], the last axis; channels are turned back: lanes are channels o, or
-   c, or both, 4 x 4. */
+/* dw = R G, the other axis, from R[j][u][block][across][down of the block]. Then the channels are turned
+   back: the sixteen lanes of a vector are channels o (turn_dy), or channels c, or 4 x 4 of both (fold). */
 static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
                              const float *from, float *own, float *dw)
 {
@@ -9339,23 +9413,34 @@ static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const
         for (int k = 0; k < r->across; ++k)
             for (int d = first; d < first + rows; ++d, from += DTI_L) {
                 for (int u = 0; u < K; ++u)
-                    form->w_back(1, from + (size_t)u * r->r, (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
+                    form->w_back(1, from + (size_t)u * r->r, (size_t)K * r->r, own + (size_t)(u * K) * DTI_L,
+                                 DTI_L, false);
                 if (r->fold) {
                     const int across = (g->C + 3) / 4, o = k / across * 4, c = k % across * 4;
                     for (int i = 0; i < dti_least(4, g->O - o); ++i)
                         dti_turn(dw + (ptrdiff_t)(o + i) * row + c * taps, taps, own + 4 * i, DT_LANES, taps,
                                  dti_least(4, g->C - c));
                 } else if (r->turn_dy)
-                    dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps, dti_least(16, g->O - 16 * k));
+                    dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps,
+                             dti_least(16, g->O - 16 * k));
                 else
-                    dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps, dti_least(16, g->C - 16 * k));
+                    dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps,
+                             dti_least(16, g->C - 16 * k));
             }
     }
 }
 
-/* ---- Backward, any of: dx of `groups` lane groups unless dx is NULL; dw and db (may be NULL)
-   unless dw is NULL, of one group. All are overwritten. dy with its argmax where the convolution
-   pools. */
+/* ---- Backward, any of: dx of `groups` lane groups unless dx is NULL; dw and db (may be NULL) unless dw is
+   NULL, of one group. All are overwritten. dy with its argmax where the convolution pools.
+
+       for each chunk of at most 8 tiles       dy -> Z = dy A'         dti_wino_take_dy
+                                               x -> V                  dti_wino_take_x        for dw
+           for each column j of points         dM = A Z[j]             form->rows_back
+                                               R[j] += G' dU           dti_wino_column_w      for dw
+                                               dV = U dM               dti_wino_products      for dx
+           then                                dx += B dV B'           dti_wino_give_dx
+       after all chunks                        dw = R G                dti_wino_give_dw
+   */
 DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, int groups,
                                  const dti_wino_maps *x, const dti_wino_maps *dy,
                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
@@ -9410,19 +9495,23 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
     if (db) dti_fold(db, sums, g->O);
 }
 
-/* ---- Lines: the same along the columns only. Between few channels the transforms of a square cost more than its
-   products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the definition:
+/* ---- Lines: the same along a row only. Between few channels the transforms of a square cost more than its
+   products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the
+   definition:
 
        x row r   n numbers  --> V[r] = B' x   n points         M[i] = sum over c, u of U[u] * V[i + u - pad]
        w row u   K numbers  --> U[u] = G w    n points         y row i = A' M[i]
 
    With m = 4, K = 5 four outputs take 40 products and 16 multiply-adds for A' M; the definition takes 100.
-   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left out.
-   A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A row of
-   points that is loaded serves two rows and two channels; a number of U that is repeated serves two rows.
+   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left
+   out. A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A
+   row of points that is loaded serves two rows and two channels; a number of U that is repeated serves two
+   rows. Here a tile is all rows of the map in n columns; `first` is its first column.
 
-   Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over tiles,
-   then rows, whose sixteen lanes are then folded. */
+   Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over
+   tiles, then rows, whose sixteen lanes are then folded. Begin with dti_line_forward. */
+/* points of a product at a time, so that its sums fit the registers: of M 2 x 2 x 4 or 2 x 2 x 2; of dU,
+   which has K = 5 of each, 2 x 2 x 5 or 2 x 1 x 5 */
 enum { DTI_LINE_POINTS = DTI_REGISTERS == 32 ? 4 : 2, DTI_LINE_W_POINTS = DTI_REGISTERS == 32 ? 2 : 1 };
 
 /* V of all rows of x for the tile whose first number is column `first`; zero where that is outside */
@@ -9443,13 +9532,15 @@ DTI_INLINE void dti_line_x(const int n, const dti_wino_maps *x, int first, float
 }
 
 /* dM = A dy of channel o, `rows` rows; where dy is pooled, zeros where no maximum was */
-DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, int o, int rows, int first, float *dm)
+DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, int o, int rows, int first,
+                            float *dm)
 {
     const bool pooled = dy->argmax != NULL;
     for (int i = 0; i < rows; ++i, dm += (size_t)n * DTI_L)
         for (size_t part = 0; part < 16; part += DTI_W) {
             const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
-            const size_t at = ((size_t)(o * dy->rows + row) * (size_t)dy->columns + (size_t)column) * DTI_L + part;
+            const size_t at = ((size_t)(o * dy->rows + row) * (size_t)dy->columns + (size_t)column) * DTI_L +
+                              part;
             const int there = row < dy->rows ? dy->columns - column : 0;
             dti_v a[8], b[8];
             DTI_UNROLL for (int j = 0; j < m; ++j) {
@@ -9470,7 +9561,8 @@ DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, i
 }
 
 /* Rows i and i+1 of y from M, pooled and rectified if so wished */
-DTI_INLINE void dti_line_y(const int n, const int m, const float *sums, bool relu, const dti_wino_maps *y, int o, int i, int first)
+DTI_INLINE void dti_line_y(const int n, const int m, const float *sums, bool relu, const dti_wino_maps *y,
+                           int o, int i, int first)
 {
     const bool pooled = y->argmax != NULL;
     const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
@@ -9513,10 +9605,12 @@ DTI_INLINE void dti_line_dx(const int n, const float *sums, const dti_wino_maps 
         }
 }
 
-/* M of OUTS channels and two rows, PT points: sum over c, q of U[o][c][q] * V[c][top + row + q]. WHOLE: all of
-   those rows are there. */
-DTI_INLINE void dti_line_product(const int n, const int K, const int OUTS, const bool WHOLE, int channels, int rows,
-                                 int top, const float *v, const float *u, size_t u_out, const float *start, float *sums)
+/* M of OUTS channels and two rows, PT points: sum over c, q of U[o][c][q] * V[c][top + row + q]. WHOLE: all
+   of those rows are there. start: the bias of each channel, or NULL; it is put in at point 1, the point +1,
+   from which each of a line's outputs takes its share once. acc[o][row][p]. */
+DTI_INLINE void dti_line_product(const int n, const int K, const int OUTS, const bool WHOLE, int channels,
+                                 int rows, int top, const float *v, const float *u, size_t u_out,
+                                 const float *start, float *sums)
 {
     const int PT = DTI_LINE_POINTS;
     for (size_t part = 0; part < 16; part += DTI_W) {
@@ -9557,14 +9651,16 @@ DTI_INLINE void dti_line_products(const int n, const int K, int outs, int channe
             const float *in = v + (size_t)p * DTI_L, *by = u + (size_t)o * u_out + p;
             const float *start = p == 0 && bias ? bias + o : NULL;
             float *to = sums + (size_t)(o * 2 * n + p) * DTI_L;
-            if (o + 1 == outs) dti_line_product(n, K, 1, false, channels, rows, top, in, by, u_out, start, to);
+            if (o + 1 == outs)
+                dti_line_product(n, K, 1, false, channels, rows, top, in, by, u_out, start, to);
             else if (whole) dti_line_product(n, K, 2, true, channels, rows, top, in, by, u_out, start, to);
             else dti_line_product(n, K, 2, false, channels, rows, top, in, by, u_out, start, to);
         }
 }
 
-/* dU[o][u] of OUTS channels o, one c, a few points: += sum over i of dM[o][i] * V[i + u - pad], of `tiles` tiles.
-   sums: [point][o][u][16], the points `sums_point`, the o `sums_out` floats apart. */
+/* dU[o][u] of OUTS channels o, one c, a few points: += sum over i of dM[o][i] * V[i + u - pad], of `tiles`
+   tiles. sums: [point][o][u][16], the points `sums_point`, the o `sums_out` floats apart. acc[o][p][u]; the
+   loops of the sum: tiles; rows i of dM; taps u. */
 DTI_INLINE void dti_line_weights(const int n, const int K, const int OUTS, const dti_conv *g, int tiles,
                                  const float *v, size_t v_tile, const float *dm, size_t dm_tile, float *sums,
                                  size_t sums_point, size_t sums_out, bool resume)
@@ -9583,7 +9679,8 @@ DTI_INLINE void dti_line_weights(const int n, const int K, const int OUTS, const
         for (int t = 0; t < tiles; ++t)
             for (int i = 0; i < g->P; ++i) {
                 const ptrdiff_t line = (ptrdiff_t)n * DT_LANES;
-                const float *d = dm + (size_t)t * dm_tile + i * line + part, *x = v + (size_t)t * v_tile + part;
+                const float *d = dm + (size_t)t * dm_tile + i * line + part,
+                            *x = v + (size_t)t * v_tile + part;
                 const int top = i - g->pad;
                 const bool whole = top >= 0 && top + K <= g->H;
                 dti_v ds[2][2];
@@ -9614,10 +9711,10 @@ static int dti_line_chunk(const dti_conv *g, const dti_wino_form *form)
     return dti_least(fit < 1 ? 1 : fit, (g->Q + form->m - 1) / form->m);
 }
 
-/* Where the parts of scratch begin. Rows: those of the kernels, O*C*K. */
+/* Where the parts of scratch begin, in floats; V is at 0. */
 typedef struct dti_line_room {
-    int rows, vectors;                  /* and these, sixteen a vector */
-    size_t sums_point, du_point;        /* floats of a point's sums in lanes, and folded */
+    int rows, vectors;                  /* rows of all kernels, O*C*K; sixteen of them are a vector */
+    size_t sums_point, du_point;        /* floats of a point's sums of dU in lanes, and folded */
     size_t dm, m, sums, du, r, bias, end;
 } dti_line_room;
 
@@ -9639,7 +9736,8 @@ static dti_line_room dti_line_room_of(const dti_conv *g, const dti_wino_form *fo
     return r;
 }
 
-/* Weights: U[o][c][u][point], and behind it [c][o][u turned round][point] for dV. */
+/* Weights: U[o][c][u][point], and behind it [c][o][K-1-u][point] for dV. Sixteen rows of kernels are
+   transformed side by side. */
 DTI_INLINE void dti_line_pack(const int n, const int K, const dti_conv *g, const float *w, float *packed)
 {
     const int rows = g->O * g->C * K;
@@ -9663,12 +9761,13 @@ DTI_INLINE void dti_line_pack(const int n, const int K, const dti_conv *g, const
     }
 }
 
-DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dti_conv *g, const dti_wino_form *form,
-                                 const dti_wino_maps *x, const float *packed, const float *b, bool relu,
-                                 const dti_wino_maps *y, float *scratch)
+/* y of one group: V of n columns of x, then, two rows at a time, M and y. */
+DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dti_conv *g,
+                                 const dti_wino_form *form, const dti_wino_maps *x, const float *packed,
+                                 const float *b, bool relu, const dti_wino_maps *y, float *scratch)
 {
     float *v = scratch, *sums = scratch + dti_line_room_of(g, form).m;
-    for (int first = 0; first < g->Q; first += m) {     /* V of a column of tiles, in L1 where channels are few */
+    for (int first = 0; first < g->Q; first += m) {     /* V of a tile, in L1 where channels are few */
         dti_line_x(n, x, first - g->pad, v);
         for (int i = 0; i < g->P; i += 2) {             /* M of two rows, in L1 */
             dti_line_products(n, K, g->O, g->C, g->H, i - g->pad, v, packed, b, sums);
@@ -9678,14 +9777,20 @@ DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dt
     }
 }
 
-/* Of one group: dx unless NULL, dw and db unless NULL; all are overwritten. */
-DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const dti_conv *g, const dti_wino_form *form,
-                                  const dti_wino_maps *x, const dti_wino_maps *dy, const float *packed,
-                                  const dti_wino_maps *dx, float *dw, float *db, float *scratch)
+/* Of one group: dx unless NULL, dw and db unless NULL; all are overwritten. The loops:
+     chunks          of `now` tiles: V of all channels of x, for dw
+     two channels o  dM of them; db; dU of them, a few points by one channel c at a time
+     tiles           dV and dx of all channels, two rows at a time, once dM of all o is there
+   Without dx, dM is kept of two channels only. */
+DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const dti_conv *g,
+                                  const dti_wino_form *form, const dti_wino_maps *x, const dti_wino_maps *dy,
+                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
+                                  float *scratch)
 {
     const dti_line_room r = dti_line_room_of(g, form);
     const int tiles = (g->Q + m - 1) / m, chunk = dti_line_chunk(g, form), outs = dx ? g->O : 2;
-    const size_t line = (size_t)n * DTI_L, v_tile = (size_t)(g->C * g->H) * line, dm_row = (size_t)g->P * line;
+    const size_t line = (size_t)n * DTI_L, v_tile = (size_t)(g->C * g->H) * line,
+                 dm_row = (size_t)g->P * line;
     const size_t dm_tile = (size_t)outs * dm_row, kernels = (size_t)(g->C * K) * DTI_L;
     float *v = scratch, *dm = scratch + r.dm, *sums = scratch + r.sums, *bias = scratch + r.bias;
     if (dx) memset(dx->at, 0, (size_t)(g->C * g->H) * (size_t)g->W * DTI_L * sizeof(float));
@@ -9699,7 +9804,7 @@ DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const d
                 for (int t = 0; t < now; ++t) {
                     float *to = d + (size_t)t * dm_tile + (size_t)k * dm_row;
                     dti_line_dy(n, m, dy, o + k, g->P, (t0 + t) * m, to);
-                    for (size_t part = 0; db && part < 16; part += DTI_W) { /* point 1: the sum of m of dy */
+                    for (size_t part = 0; db && part < 16; part += DTI_W) { /* point +1: the sum of m of dy */
                         float *sum = bias + (size_t)(o + k) * DTI_L + part;
                         dti_v all = dti_splat(0.0f);
                         if (t0 + t > 0) all = dti_load(sum);
@@ -9709,14 +9814,19 @@ DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const d
                 }
             for (int p = 0; dw && p < n; p += DTI_LINE_W_POINTS)
                 for (int c = 0; c < g->C; ++c) {
-                    const float *vc = v + (size_t)(c * g->H) * line + (size_t)p * DTI_L, *dp = d + (size_t)p * DTI_L;
+                    const float *vc = v + (size_t)(c * g->H) * line + (size_t)p * DTI_L,
+                                *dp = d + (size_t)p * DTI_L;
                     float *sp = s + (size_t)p * r.sums_point + (size_t)(c * K) * DTI_L;
-                    if (two == 2) dti_line_weights(n, K, 2, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels, t0 > 0);
-                    else dti_line_weights(n, K, 1, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels, t0 > 0);
+                    if (two == 2)
+                        dti_line_weights(n, K, 2, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels,
+                                         t0 > 0);
+                    else
+                        dti_line_weights(n, K, 1, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels,
+                                         t0 > 0);
                 }
             for (int p = 0; dw && t0 + now == tiles && p < n; ++p)
-                dti_wino_fold(scratch + r.du + (size_t)p * r.du_point + (size_t)(o * g->C * K), s + (size_t)p * r.sums_point,
-                              two * g->C * K);
+                dti_wino_fold(scratch + r.du + (size_t)p * r.du_point + (size_t)(o * g->C * K),
+                              s + (size_t)p * r.sums_point, two * g->C * K);
         }
         for (int t = 0; dx && t < now; ++t)
             for (int i = 0; i < g->H; i += 2) {
@@ -9764,8 +9874,8 @@ DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form 
 
 #define DTI_LINE_ROW(n, m, K) \
     { \
-        n, m, K, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, dti_line_pack_##m##K, dti_line_forward_##m##K, \
-            dti_line_backward_##m##K \
+        n, m, K, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, dti_line_pack_##m##K, \
+            dti_line_forward_##m##K, dti_line_backward_##m##K \
     }
 static const dti_wino_form dti_line_45 = DTI_LINE_ROW(8, 4, 5);
 static const dti_wino_form dti_wino_forms[] = { DTI_WINO_ROW(4, 2, 3), DTI_WINO_ROW(6, 4, 3),
@@ -9781,10 +9891,15 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
 }
 
 /* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [E1.2]. It knows the shape
-   alone, never the machine, the rank or the batch, so that the bits are the same everywhere. Measured with
-   512-bit vectors, one core, percent of the peak in the definition's multiply-adds, Winograd : direct
+   alone, never the machine, the rank or the batch, so that the bits are the same everywhere.
 
-                         forward     backward-data   backward-weights   both backward passes in one   (median of 9)
+   It is drawn from measurements: 512-bit vectors, one core of a Zen 5, medians of 9, on 1 December 2026.
+   Percent of the peak, in the definition's multiply-adds, Winograd : direct, for C->O channels, kernel, map.
+   The direct figures, behind each colon, are not today's: they are of that morning's direct kernels, which
+   had a tile for each height and width. The present ones [E1.2] are simpler, and a net that is built direct
+   is about a fifth slower with them; so Winograd's lead is rather larger than the table says.
+
+                         forward     backward-data   backward-weights   both backward passes in one
      10->20  k5 12x12    252 : 93      250 : 73         184 : 75              237
       6->16  k5 14x14    137 : 96      131 : 61         110 : 80              141
      32->32  k3  4x4     167 : 87      129 : 86         107 : 75              115
@@ -9794,16 +9909,19 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
     640->640 k3  7x7     168 : 75      166 : 73         114 : 57              133
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
-   grow with C + O, the products that they save with C*O: 8->8 k3 12x12 gets 76 % forward and 66 % backward, no
-   more than the direct kernels. Where channels are fewer still, 5x5 kernels go in lines (forward : backward-weights,
-   the direct kernel with its pooling in brackets):
+   grow with C + O, the products that they save with C*O, so what decides is C*O / (C + O): at least 8 for 3x3
+   kernels (16->16 channels, or 10->40), at least 4 for 5x5 (8->8, or 6->12). 3x3 kernels below that go
+   direct: 8->8 k3 12x12 gets 76 % forward and 66 % backward, no more than the direct kernels did. 5x5
+   kernels below it go in lines (forward : backward-weights; in brackets the direct kernel of then with its
+   pooling; p2: padding of 2):
 
       1->10  k5 28x28       84 (87) : 86 (72)
       1->6   k5 28x28 p2    78 (69) : 81 (61)
 
-   From 8->8 on squares are as fast as lines, for 6->16 a fifth faster; for 4->8 lines are.
-   F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map, at twice its error; F(2,3) and F(2,5) save
-   about half as much: they are here to be compared (chapter 4 draws all of them, speed against error). */
+   From 8->8 on squares are as fast as lines, for 6->16 a fifth faster; for 4->8 lines are faster.
+   F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map, at twice its error; F(2,3) and F(2,5)
+   save about half as much: they are here to be compared (chapter 4 draws all of them, speed against
+   error). */
 DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
 {
     if (g->S != 1 || (g->K != 3 && g->K != 5) || g->P < 3 || g->Q < 3) return NULL;
@@ -9811,8 +9929,9 @@ DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
     return g->K == 5 ? &dti_line_45 : NULL;
 }
 
-/* Does a pass over one lane group leave the products with too few tiles for each weight? Then the
-   net runs all its groups at once. */
+/* Does a pass over one lane group leave the products with too few tiles for each weight? Then the net runs
+   all its groups at once. Enough tiles are those of a register tile; or, where the weights of one point are
+   more than 64 Ki floats (256 KiB), those of a whole chunk, which share one pass over them. */
 DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form)
 {
     return dti_wino_tiles(g, form) <
@@ -9827,9 +9946,9 @@ DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form)
      y[o,i,j,l] = sum_{c,u,v} x[c,i+u,j+v,l] * w[o,c,u,v]      sixteen images l side by side
      x (C,H,W,16)  w (O,C,K,K)  ->  y (O,P,Q,16), overwritten, no alias; P = H-K+1, Q = W-K+1; x and y at
      multiples of 64 bytes. 2*16*O*P*Q*C*K*K flop by the definition.
-   form: 0 for the direct kernel [E1.2], m for F(m,K) as far as it is there: m = 2, 4, 6 with K = 3, m = 2, 4
-   with K = 5. NULL and DT_EARG for another; DT_ESHAPE for sizes below 1, K above H or W, more than 2^26 values
-   in 16 images, or more weights than that; DT_ENOMEM.
+   form: 0 for the direct kernel [E1.3], m for F(m,K) as far as it is there: m = 2, 4, 6 with K = 3, m = 2, 4
+   with K = 5. NULL and DT_EARG for another; DT_ESHAPE for sizes below 1, K above H or W, more than 2^26
+   values in 16 images, or more weights than that; DT_ENOMEM.
    dt_lane_conv_pack takes the weights in, once for many calls; forward before it is DT_EARG. One thread at a
    time to each dt_lane_conv. */
 typedef struct dt_lane_conv dt_lane_conv;
@@ -9906,11 +10025,20 @@ DT_API void dt_lane_conv_free(dt_lane_conv *conv) {
 
 /* ==== [E1.9] The arithmetic beneath ========================================
 
-   All of this counts on IEEE 754: a sum keeps its order, NaN compares false, results round to
-   nearest, and numbers below 2^-126 are not zero. Two things take that away. The compiler, told
-   -ffast-math or a part of it; [S1.1] refuses what shows in a macro. And the program: one that is
-   linked with a library built with -Ofast starts with a processor that takes denormal numbers for
-   zero. So a net is built only after a few small sums whose results are known. */
+   The same training gives the same bits on one rank or on eight, today or in a year: that is promised, and
+   it counts on IEEE 754: a sum keeps its order, NaN compares false, results round to nearest, and numbers
+   below 2^-126 are not zero. Two things take that away without a word. The compiler, told -ffast-math or a
+   part of it; [S1.1] refuses what shows in a macro. And the program: one that is linked with a library built
+   with -Ofast starts with a processor that takes denormal numbers (those below 2^-126) for zero. So a net is
+   built only after a few small sums whose results are known:
+
+       who                        is asked                            where a wrong answer comes from
+       dti_check_thread           1 + 2^-25, 2^-126 * 1/2 ..          the processor, as this thread has set it
+       dti_broken_rule            sums, exact sums, exp, 41/41 ..     the compiler's flags
+       dti_arithmetic_hash        the last bits of all of these       no error: two builds that are both right
+
+   The hash tells ranks, and a checkpoint from its run, that they do not round alike. To read:
+   dti_check_arithmetic. */
 #ifdef DTI_IMPLEMENT
 static uint32_t dti_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 
@@ -9927,12 +10055,13 @@ static dt_err dti_check_thread(void) {
     return dt_fail(DT_ENUMERIC, "this thread's processor %s; call fesetenv(FE_DFL_ENV) first", does);
 }
 
-/* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1. */
+/* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1; they, 41 and 0
+   come as arguments, so that the compiler does not know them and cannot compute at home. */
 DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, float zero) {
-    static const struct { float x; int64_t fixed; } known[] = { /* two lie halfway between two integers */
+    static const struct { float x; int64_t fixed; } known[] = { /* in units of 2^-40; two lie halfway between */
         { 0x1.99999ap-4f, 0x199999a000 }, { -0x1.8p-40f, -2 }, { 0x1p-41f, 0 },
         { -0x1.fffffep21f, -0x3fffffc000000000 } };
-    enum { N = 19 };                                            /* vectors, and what is left over */
+    enum { N = 19 };                         /* no multiple of 4, 8 or 16: vectors, and what is left over */
     float x[N], z[3 * DT_LANES], sum = 0x1p24f;
     int64_t fixed[N];
     for (size_t k = 0; k < sizeof known / sizeof *known; ++k) {
@@ -9988,11 +10117,23 @@ static uint64_t dti_arithmetic_hash(void) {
 
 /* ==== [E1.10] Into lanes ==================================================
 
-   What [S4.7] asks for: rows of bytes or floats side by side as lanes, and before that images altered [S4.6]. Each
-   function stays one of its own: where the compiler puts all of them into their caller, packing is a quarter slower. */
+   A data set holds one image after the other, as bytes; a kernel [E1.1] wants sixteen images side by side, as
+   floats. Each image of each batch passes through here, so the way is short:
+
+       bytes of 16 images  [16][C H W]     those of the data set
+         -- dti_alter -->  [16][C H W]     only if the images are to be altered [S4.6]: turned, scaled,
+                                           slanted, mirrored (dti_move_pixels), then brightness, contrast and
+                                           saturation (dti_blend, dti_saturate)
+         -- dti_pack_lanes --> [C H W][16] floats, each byte times a plus b [S4.7]
+
+   What is gained: byte by byte each of the sixteen rows would be read in steps of one and written in steps of
+   64 bytes; here a 16 x 16 block of bytes is transposed in registers and leaves as whole vectors. Each
+   function stays one of its own: where the compiler puts all of them into their caller, packing is a quarter
+   slower. To read: dti_pack_lanes; then dti_alter. */
 #ifdef DTI_IMPLEMENT
-/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
-   each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
+/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen
+   bytes of each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a
+   round. */
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
 typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
 
@@ -10053,9 +10194,11 @@ DTI_INLINE int32_t dti_within(int32_t x, int32_t sides) {
     return x < 0 ? 0 : x >= sides ? sides - 1 : x;
 }
 
-/* Where in a plane the n pixels (x,y), (x+1,y), ... come from; inside is -1, or 0 for those from
-   beyond the edge. The affine map comes first, as it was the last to be applied. Nothing in the
-   loop branches: what lies outside is brought to the edge and goes on; so it becomes vector code. */
+/* Where in a plane the n pixels (x,y), (x+1,y), ... come from; inside is -1, or 0 for those from beyond the
+   edge. The way goes back from the altered image to the given one: the affine map comes first (x2, within
+   the image x1), as it was the last to be applied, then the rotation (xr, within it x0), then the mirror.
+   Nothing in the loop branches: what lies outside is brought to the edge and goes on; so it becomes vector
+   code. */
 static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rotation, bool flip, int H, int W,
                           int x, int y, int n, int32_t *restrict from,
                           int32_t *restrict inside) {
@@ -10104,7 +10247,7 @@ static void dti_mirror(int C, int H, int W, const uint8_t *in, uint8_t *out) {
         for (size_t x = 0; x < w; ++x) out[y * w + x] = in[y * w + w - 1 - x];
 }
 
-/* clip(d + f (x - d)), without what is behind the point. */
+/* clip(d + f (x - d)) to 0 .. 255, its fraction dropped: x moved away from d, or towards it. */
 DTI_INLINE uint8_t dti_mix(float f, int x, int d) {
     const float mixed = (float)d + f * (float)(x - d), low = mixed > 0.0f ? mixed : 0.0f;
     return (uint8_t)(int)(low < 255.0f ? low : 255.0f);
@@ -10136,7 +10279,9 @@ static void dti_saturate(uint8_t *restrict red, uint8_t *restrict green, uint8_t
     }
 }
 
-/* One image (C,H,W) into another; no alias. A factor of 1 changes nothing. */
+/* One image (C,H,W) into another; no alias. A factor of 1 changes nothing. orders: in which brightness 0,
+   contrast 1 and saturation 2 come, as a->order says. Brightness mixes with black, contrast with the image's
+   mean grey, saturation with each pixel's own. */
 DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
                       uint8_t *out) {
     static const uint8_t orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
@@ -10152,16 +10297,25 @@ DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const 
         if (f == 1.0f) continue;
         if (what == 0) dti_blend(out, image, f, 0);
         if (what == 1) dti_blend(out, image, f, dti_mean_grey(out, plane, C));
-        if (what == 2 && C == 3) dti_saturate(out, out + plane, out + 2 * plane, plane, f); /* grey has no colour to lose */
+        /* grey has no colour to lose */
+        if (what == 2 && C == 3) dti_saturate(out, out + plane, out + 2 * plane, plane, f);
     }
 }
 #endif
 
 /* ==== [E1.11] Integers for exact sums ======================================
 
-   What [S3.2] and [S3.3] ask of a machine: floats rounded to integers as fast as they come, and a sum of 450 bits.
-   Each float of a gradient is rounded once a step for every lane group, so the first wants vector instructions; the
-   second is for a few sums a channel. */
+   A sum of floats depends on the order of its terms, a sum of integers does not; so what ranks add up is
+   integers. [S3.2] and [S3.3] say why and which; here is the arithmetic, in three parts:
+
+       a unit's sums    x -> round(x / unit), added to an int64_t     dt_fixed_add, dti_fixed_add
+       wide sums        x -> ten limbs of 45 bits                     dti_wide_add, dti_wide_value
+       a net's units    which unit each tensor of gradients has       dti_units_follow, dti_unit_for
+
+   Each float of a gradient is rounded once a step for every lane group, so the first wants vector
+   instructions: eight floats at a time with AVX-512, and elsewhere an addition of 1.5 * 2^52 that every
+   compiler makes vector code of. The second is for a few sums a channel and takes some 40 ns a term. To read:
+   dti_round_to_fixed, then dti_wide_add. */
 #ifdef DTI_IMPLEMENT
 #define DTI_UNIT_LEAST 0x1p-126f /* 1 / unit is a float, and so is 2^62 units */
 #define DTI_UNIT_MOST 0x1p65f
@@ -10186,7 +10340,9 @@ DT_API float dt_fixed_limit(size_t terms, float unit) {
     return ldexpf(unit, 62 - dti_log2_terms(terms));
 }
 
-/* The unit in which a sum of that size, of 2^k terms, has room above and below. */
+/* The unit in which a sum of that size, of 2^k terms, has room above and below: 2^(45-k/2) to 2^(46-k/2)
+   units, in the middle between what a share may be at most, 2^(62-k), and the 2^30 that dti_unit_suits
+   wants. */
 static float dti_unit_for(double size, int k) {
     int exponent;
     (void)frexp(size, &exponent);
@@ -10274,8 +10430,8 @@ static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit) {
     return largest;
 }
 
-/* Limbs from..to, and further while anything moves, hand on what they hold beyond low..low+2^45-1.
-   The last limb keeps all. */
+/* Limbs from..to, and further while anything moves, hand on what they hold beyond low .. low+2^45-1 to the
+   next one. The last limb keeps all. low: -2^44 while terms are added, 0 for a value's digits. */
 DTI_INLINE void dti_wide_carry(int64_t *limb, int from, int to, int64_t low) {
     const int64_t shift = (int64_t)1 << 62; /* a multiple of 2^45: what is divided is not below 0 */
     for (int i = from; i < DTI_WIDE - 1; ++i) {
@@ -10401,7 +10557,7 @@ static void dti_units_anew(dt_net *net) {
     ++net->retaken;
 }
 
-/* Of a share that fits no unit: 2^126 and more. */
+/* The error for a share that fits no unit: 2^126 and more. */
 static dt_err dti_no_unit(const dt_net *net) {
     int worst = 0;
     for (int i = 0; i < net->params; ++i)
@@ -10410,6 +10566,7 @@ static dt_err dti_no_unit(const dt_net *net) {
                    net->param[worst].name, (double)net->largest[worst]);
 }
 
+/* The integers' sums as floats, once a step: what an optimizer reads. */
 static void dti_gradient_to_floats(dt_net *net) {
     for (int i = 0; i < net->params; ++i) {
         const dt_param *p = &net->param[i];
