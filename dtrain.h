@@ -10035,7 +10035,7 @@ DT_API void dt_lane_conv_free(dt_lane_conv *conv) {
        who                        is asked                            where a wrong answer comes from
        dti_check_thread           1 + 2^-25, 2^-126 * 1/2 ..          the processor, as this thread has set it
        dti_broken_rule            sums, exact sums, exp, 41/41 ..     the compiler's flags
-       dti_arithmetic_hash        the last bits of all of these       no error: two builds that are both right
+       dti_arithmetic_hash        the last bits of all of these       two builds that are right, but not alike
 
    The hash tells ranks, and a checkpoint from its run, that they do not round alike. To read:
    dti_check_arithmetic. */
@@ -10058,7 +10058,7 @@ static dt_err dti_check_thread(void) {
 /* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1; they, 41 and 0
    come as arguments, so that the compiler does not know them and cannot compute at home. */
 DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, float zero) {
-    static const struct { float x; int64_t fixed; } known[] = { /* in units of 2^-40; two lie halfway between */
+    static const struct { float x; int64_t fixed; } known[] = { /* fixed * 2^-40; two lie halfway between */
         { 0x1.99999ap-4f, 0x199999a000 }, { -0x1.8p-40f, -2 }, { 0x1p-41f, 0 },
         { -0x1.fffffep21f, -0x3fffffc000000000 } };
     enum { N = 19 };                         /* no multiple of 4, 8 or 16: vectors, and what is left over */
@@ -13112,17 +13112,33 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) {
 
 /* ==== [E4.5] The usher =====================================================
 
-   Until MPI has started, the ranks of a host share nothing, and no launcher tells one that another has
-   ended, or was never there. So the first rank that comes to dt_comm_world forks an usher, a process that
-   listens at a socket. The others find the socket by its name, which is made of what they have in common: the
-   process that launched them. (The name is an abstract one of Linux, no file: nothing of it is left, however
-   the job ends.) Two lines of news, both sockets, lead from each rank to the usher:
+   A job whose rank 3 crashes in MPI_Init, or never gets there, hangs: the others wait in MPI_Init, without a
+   word and for ever. Until MPI has started, the ranks of a host share nothing, and no launcher tells one that
+   another has ended, or was never there. So the first rank that comes to dt_comm_world forks an usher, a
+   process that listens at a socket and hears from all ranks of its host until all of them have started.
+
+   The others find the socket by its name, which is made of what they have in common: the process that
+   launched them. (The name is an abstract one of Linux, no file: nothing of it is left, however the job
+   ends.) Two lines of news, both sockets, lead from each rank to the usher:
 
        guardian --COMES, ENDED-------->  usher   the rank is there; it has ended, with this code; and if this
                                                  line closes without that, the guardian was killed
        rank ------THROUGH or FAILS---->          MPI has started and the rank is watched; or it has an error
 
-   If a rank ends before it is through, or nobody gets through in time, the usher says so and ends the job. */
+   A guest is what the usher knows of a rank. It has come, once its COMES was heard, and is through, once its
+   THROUGH was. A rank that FAILS is the speaker: it prints its error itself, and is given a second for it.
+   The start can end in four ways:
+
+       all that have come are through               the usher ends, without a word
+       a rank ends before it is through             the usher names it; all others are killed
+       a rank fails                                 it says why; then all others are killed
+       nobody is through in six times patience      the usher says whom the others wait for; all are killed
+         (twelve times, if those who are missing
+         belong to other hosts)
+
+   To kill all that have come is enough: the launcher then ends the job. All this costs one process for each
+   host and two sockets for each rank, until MPI has started, and nothing afterwards. To read: dti_usher_call,
+   which is a rank's side of it, then dti_usher_main. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 #ifdef __linux__
@@ -13139,7 +13155,7 @@ typedef struct dti_guest {
 typedef struct dti_usher {
     struct pollfd *line;                  /* [0] listens for new ones; behind it, up to two for each rank */
     dti_guest *guest;                     /* size of them, by rank */
-    int size, here;                       /* ranks of the job; of this host, as the launcher says, or 0 */
+    int size, here;                       /* ranks of the job; of this host, as the launcher says; 0: unknown */
     int lines, came, through;             /* how many lines; how many ranks have come, and are through */
     bool over;                            /* the start has failed: also a rank that comes late is ended */
     int speaker;                          /* 1 + the rank that may say why; 0: none */
@@ -13148,12 +13164,15 @@ typedef struct dti_usher {
     char host[DTI_HOST];
 } dti_usher;
 
+/* A rank's or its guardian's side: sends one piece of news, on the line that is for it. */
 static void dti_usher_tell(const dti_lines *l, int what, int number) {
     const dti_news news = { what, l->rank, number };
     const int line = what < DTI_NEWS_THROUGH ? l->guardians : l->ranks;
     if (line >= 0) (void)send(line, &news, sizeof news, MSG_NOSIGNAL);
 }
 
+/* Kills a rank, unless it is through: from then on it is the watcher's. A guardian that a signal has stopped
+   would not see its rank end, so it goes as well. */
 static void dti_usher_kill(const dti_guest *g) {
     if (!g->pid || g->through) return;
     kill((pid_t)g->pid, SIGKILL);
@@ -13166,7 +13185,7 @@ static void dti_usher_kill_all(dti_usher *u) {
     for (int rank = 0; rank < u->size; ++rank) dti_usher_kill(&u->guest[rank]);
 }
 
-/* The start has failed, and this is why. */
+/* The start has failed, and this is why. Only the first reason is said: what follows is its consequence. */
 static void dti_usher_say(dti_usher *u, const char *text) {
     if (u->over) return;
     dti_say(2, text);
@@ -13256,6 +13275,7 @@ static void dti_usher_give_up(dti_usher *u) {
     dti_usher_say(u, text);
 }
 
+/* A new line, of a process of the same user. */
 static void dti_usher_admit(dti_usher *u) {
     struct { pid_t pid; uid_t uid; gid_t gid; } peer = { 0, (uid_t)-1, (gid_t)-1 }; /* as struct ucred, */
     socklen_t size = sizeof peer;                     /* which only _GNU_SOURCE declares */
@@ -13267,12 +13287,15 @@ static void dti_usher_admit(dti_usher *u) {
     else close(line);
 }
 
+/* Is that line a guardian's? */
 static bool dti_usher_guardians(const dti_usher *u, int line) {
     for (int rank = 0; rank < u->size; ++rank)
         if (u->guest[rank].pid && u->guest[rank].line == line) return true;
     return false;
 }
 
+/* One piece of news from a line, or its end. The answer, a byte, is what the sender waits for: a guardian
+   before it forks its rank, a rank that fails before it speaks. */
 static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     dti_news news;
     const ssize_t n = recv(line->fd, &news, sizeof news, MSG_DONTWAIT);
@@ -13303,7 +13326,10 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
 /* The usher ends when all that have come are through: as MPI starts for all ranks together, none is missing
    then. After a failure it stays for ranks that come late, which else would call a new usher; and with
    other hosts for 1.5 s in all, because Slurm loses an order to end a step that it is still starting there
-   [its other node's ranks went on in 2 of 25 such starts]. */
+   [its other node's ranks went on in 2 of 25 such starts].
+
+   One turn, ten times a second or when there is news: news; guardians that were killed; new lines; the
+   clocks; after a failure, is it over for all? else, has it taken too long? */
 static void dti_usher_main(dti_usher *u) {
     dti_watcher_detach(2, u->line[0].fd);
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
@@ -13321,6 +13347,8 @@ static void dti_usher_main(dti_usher *u) {
         dti_usher_miss_closed(u);
         if (u->line[0].revents) dti_usher_admit(u);
         u->waited += passed;
+        /* a second after the failure: the speaker has spoken by now, and ranks that come are killed at
+           once */
         if (u->over && (u->since += passed) > 1.0) dti_usher_kill_all(u);
         const bool all = u->came >= u->here || u->since > 1.0;
         if (u->over && !u->speaker && all && u->waited > (u->here < u->size ? 1.5 : 0.0)) /* see above */
@@ -13349,6 +13377,7 @@ static bool dti_process_has(int pid, const char *name) {
     return has;
 }
 
+/* The process that has started that one; 0 if unknown. */
 static int dti_process_parent(int pid) { int parent; return (void)dti_process_stat(pid, &parent), parent; }
 
 /* The name of the socket. Our launcher is the nearest of our ancestors that was not itself told a rank (a
@@ -13365,6 +13394,7 @@ static void dti_usher_address(struct sockaddr_un *address, const char *rank_vari
              (unsigned)getuid(), launcher, space, job ? job : "", step ? step : "");
 }
 
+/* How many ranks the launcher has started on this host; 0: it does not say. */
 static int dti_ranks_here(const dti_launcher *launcher) {
     const char *list = getenv("SLURM_GTIDS");         /* "0,1,2" */
     int here = list && *list;
@@ -13372,6 +13402,7 @@ static int dti_ranks_here(const dti_launcher *launcher) {
     return dti_environment(launcher->here, here);
 }
 
+/* The error when fork has failed: with the limit of processes, where that is why. */
 static dt_err dti_no_process(const char *what) {
     struct rlimit most;
     if (errno != EAGAIN || getrlimit(RLIMIT_NPROC, &most) != 0 || most.rlim_cur == RLIM_INFINITY)
@@ -13403,7 +13434,9 @@ static dt_err dti_usher_start(int door, int size, int rank, int here) {
     return error;
 }
 
-/* A line to the usher, which is started if there is none yet. *line: -1 where there are no such sockets. */
+/* A line to the usher, which is started if there is none yet. *line: -1 where there are no such sockets.
+   Whoever can bind the name is the first and starts the usher; the others try again each millisecond, a
+   second at most. */
 static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank, int here, int *line) {
     const struct sockaddr *address = (const struct sockaddr *)(const void *)name;
     for (int tries = 0; tries < 1000; ++tries) {
@@ -13422,6 +13455,8 @@ static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank,
     return DT_OK;
 }
 
+/* A rank's side, at the beginning of dt_comm_world: opens both lines, says that it comes, and waits up to 3
+   s for the usher's answer. Does nothing where no launcher is known. */
 static dt_err dti_usher_call(dti_lines *l) {
     struct sockaddr_un name;
     int size;
@@ -13433,7 +13468,8 @@ static dt_err dti_usher_call(dti_lines *l) {
     dti_usher_tell(l, DTI_NEWS_COMES, (int)getpid());
     char answer;
     struct pollfd known = { .fd = l->guardians, .events = POLLIN };
-    if (l->guardians >= 0 && poll(&known, 1, 3000) == 1) (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
+    if (l->guardians >= 0 && poll(&known, 1, 3000) == 1)
+        (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
     return l->guardians < 0 ? DT_OK
         : dti_usher_line(&name, size, l->rank, dti_ranks_here(launcher), &l->ranks);
 }
@@ -14230,8 +14266,19 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
 
 /* ==== [E5.4] A look inside ==============================================
 
-   What a net and its training tell when asked: values by name, outputs, what each layer costs [S8.1], and a
-   line of progress [S11.2]. Nothing here changes anything but what dt_net_profile turns on. */
+   What a net and its training tell when asked. The functions are declared where one meets them, in [S8.1] and
+   [S11.2], and stand here because none of them is an idea of the book: most are three lines.
+
+       how large is it?             dt_net_count, dt_net_bytes, dt_net_layers, dt_net_classes
+       what are its values?         dt_net_find by name, dt_net_param by number, dt_net_hash of all
+       what does it say?            dt_net_logits, dt_net_log_probabilities of a batch; dt_predict of a data
+       set
+       how much work is it?         dt_net_flops, dt_net_summary: counted from the shapes
+       where does the time go?      dt_net_profile, then dt_net_layer: measured by the clock
+       how well does it do?         dt_score_loss, dt_score_accuracy, dt_progress_line
+
+   Nothing here changes what is learned: dt_predict loads batches of its own into the net, and takes the mode
+   of training back as it was. To read: dt_predict. */
 #ifdef DTI_IMPLEMENT
 DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
 DT_API float *dt_net_values(dt_net *net) {
@@ -14269,11 +14316,14 @@ DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
     return dt_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
 }
 
+/* The numbers of sample i, one a class, out of rows [class][16] of its lane group; groups are `stride`
+   apart. */
 static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
     const float *group = rows + (size_t)(i / DT_LANES) * stride;
     for (int k = 0; k < net->classes; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
 }
 
+/* Is there a sample i whose outputs can be asked for? */
 static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
     DT_TRY(dti_ready(who, net));
     if (!net->forwarded) return dt_fail(DT_EARG, "%s: dt_forward comes first", who);
@@ -14297,6 +14347,7 @@ DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
     return DT_OK;
 }
 
+/* out[sample][class]: probabilities; or what the last layer gives, where the loss knows none. */
 static dt_err dti_predict_batch(dt_net *net, const dt_batch *batch, float *out) {
     const size_t K = (size_t)net->classes;
     DT_TRY(dt_net_load(net, batch));
@@ -14317,7 +14368,7 @@ DT_API dt_err dt_predict(dt_net *net, const dt_dataset *data, uint32_t first, ui
         return dt_fail(DT_EARG, "dt_predict: samples %u to %u of %u", (unsigned)first,
                        (unsigned)(first + count), (unsigned)data->count);
     const uint32_t most = (uint32_t)net->max_groups * DT_LANES;
-    uint32_t index[16 * DT_LANES];
+    uint32_t index[16 * DT_LANES];      /* 256 samples at a time, or as many as the net was built for */
     const bool training = net->training;
     dt_err error = DT_OK;
     net->training = false;
@@ -14340,8 +14391,9 @@ static double dti_layer_macs(const dti_layer *l) {
     return l->class->macs ? l->class->macs(l) : 0.0;
 }
 
-/* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a
-   multiply-add each. */
+/* Of one image, forward and backward: forward, backward-weights, and backward-data where something before
+   the layer learns, 2 flop a multiply-add each, as the definition counts them and not Winograd's algorithm
+   [E1.8]. */
 DT_API double dt_net_flops(const dt_net *net) {
     DTI_NEED(net, "net", 0.0);
     double flops = 0.0;
@@ -14383,6 +14435,7 @@ DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_second
     return net->list.layer[i].name;
 }
 
+/* loss_fixed counts 2^-24 of a loss, so that its sum is exact. */
 DT_API double dt_score_loss(const dt_score *score) {
     DTI_NEED(score, "score", 0.0);
     return score->count ? (double)score->loss_fixed * 0x1p-24 / (double)score->count : 0.0;
@@ -15768,22 +15821,39 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
 
 /* ==== [E6.7] Checkpoints ==================================================
 
-   All that the next step depends on [S11.2], as a safetensors file: whoever reads those can open the weights
-   of a run that is still going on, under their usual names, and the reader of [E6.3] believes nothing
-   already. Beside the parameters it holds
+   A run that is stopped, by a batch system or a power cut, goes on later as if it had not been: to the same
+   bits. For that a file must hold all that the next step depends on [S11.2]. It is a safetensors file:
+   whoever reads those can open the weights of a run that is still going on, under their usual names, and the
+   reader of [E6.3] believes nothing already. Beside the parameters it holds
 
-       __metadata__        "dtrain.checkpoint": a hash of the whole file, taken with zeros in its place; then
-                           a setting each, "batch": "64", or a hash of what would be long
+       __metadata__        "dtrain.checkpoint": a hash of all of the file but these its 16 digits; then a
+                           setting each, "batch": "64", or a hash of what would be long
        dtrain.whole        I64: epoch, step, scores, counts
        dtrain.real         F64: the optimizer's few numbers, seconds
        dtrain.units        F32: of exact sums, one a parameter
        dtrain.optimizer    F32: its vectors, one behind the other
        dtrain.rank1.whole ...  under PSGD the same of the other ranks, and dtrain.rank1.values
 
+   Three things are handled below, each made of the one before it:
+
+       kept     dti_kept         what one rank has to keep, copied into one block of memory, which can be sent
+       piece    dti_saved        one tensor of the file: a name, a type, a size, and where in a block its
+                                 numbers are (the struct of [E6.3])
+       file     dti_file         a checkpoint in hand: the settings as text, the blocks of all ranks whose
+                                 values differ (one block, under PSGD one for each rank), and the list of all
+                                 their pieces
+
+       net, optimizer,  --dti_keep_vectors-->  blocks  --dti_kept_pieces-->  pieces  --dti_file_write-->  x
+       place in the run <-dti_give_vectors---  [kept 0][kept 1] ..           name it <--dti_file_read---
+
    Any flipped bit or missing byte shows in the hash. The other checks are for files whose hash is right: of
    another net, other settings, another program. They are refused by name. Everything is checked in memory of
-   its own before the net or the optimizer is touched. Rank 0 reads the file and hands its bytes on, so hosts
-   need no folder in common, and all ranks come to the same verdict. */
+   its own, the blocks, before the net or the optimizer is touched. Rank 0 reads the file and hands its bytes
+   on, so hosts need no folder in common, and all ranks come to the same verdict.
+
+   A file is as large as the parameters and the optimizer's vectors, with Adam three times the parameters; for
+   the time of saving or loading memory holds it two or three times. To read: dt_checkpoint_save and
+   dt_checkpoint_load at the end; for trainers dti_keep_now, dti_resume. */
 #ifdef DTI_DECLARE
 /* For loops of one's own (trainers do it by themselves: .checkpoint and .resume of dt_train_desc). Before a
    load net, opt, it and settings are filled in. */
@@ -15811,8 +15881,10 @@ DT_API dt_err dt_checkpoint_load(dt_checkpoint *c, dt_comm *comm, const char *pa
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* Settings as lines "name: value", as snprintf: of the net and its optimizer, but for the learning rate. A
-   value that begins with # is a hash. */
+/* ---- Settings: what a run and its checkpoint must have in common, as lines "name: value". A value that
+   begins with # is a hash, of what would be long. */
+
+/* All layers, as they were asked for: their shapes, connections, numbers. */
 static uint64_t dti_layers_hash(const dt_net *net) {
     uint64_t hash = dti_hash_numbers(net->list.input, sizeof net->list.input, sizeof(int), 0);
     for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l) {
@@ -15838,6 +15910,7 @@ static dti_digits dti_shortest(float x) {
     return d;
 }
 
+/* The lines of a net and its optimizer, but for the learning rate; returns their length, as snprintf. */
 static size_t dti_net_settings(char *text, size_t size, const dt_net *net, const dt_optimizer *opt) {
     uint64_t groups = 0;
     for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
@@ -15866,40 +15939,46 @@ static uint64_t dti_augment_hash(const dt_augment *a) {
     return dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, a->seed);
 }
 
-/* Of a training; lr: with which its schedule begins. */
+/* The lines of a training; lr: with which its schedule begins. */
 static size_t dti_train_settings(char *text, size_t size, const dt_train_desc *d, float lr) {
     return dti_print(text, size,
                      "learning rate: %s\nschedule: #%016llx\nbatch: %u\nseed: %llu\ndata: #%016llx\n"
                      "augmentation: #%016llx\naverage every: %u\nvalidation: #%016llx\ntarget: %s\n"
                      "patience: %u\n",
-                     dti_shortest(lr).text, (unsigned long long)dti_schedule_hash(d->schedule, 0), (unsigned)d->batch,
-                     (unsigned long long)d->seed, (unsigned long long)dti_data_hash(d->data),
+                     dti_shortest(lr).text, (unsigned long long)dti_schedule_hash(d->schedule, 0),
+                     (unsigned)d->batch, (unsigned long long)d->seed, (unsigned long long)dti_data_hash(d->data),
                      (unsigned long long)dti_augment_hash(d->augment), (unsigned)d->average_every,
                      (unsigned long long)(d->validation ? dti_data_hash(d->validation) : 0),
                      dti_shortest(d->target).text, (unsigned)d->patience);
 }
 
+/* ---- Kept: one rank's block. The places of its whole numbers: where the run stands (epoch, step; of how
+   many epochs); counts (the optimizer's steps; those that batch norm's running statistics have followed;
+   steps taken again; samples; epochs at the target); scores of three numbers each (this epoch's so far, the
+   last one's, the validation's). */
 enum {
     DTI_KEPT_EPOCH, DTI_KEPT_STEP, DTI_KEPT_EPOCHS, DTI_KEPT_STEPPED, DTI_KEPT_FOLLOWED, DTI_KEPT_RETAKEN,
     DTI_KEPT_SAMPLES, DTI_KEPT_REACHED,
     DTI_KEPT_SCORE, DTI_KEPT_LAST = DTI_KEPT_SCORE + 3, DTI_KEPT_VALIDATION = DTI_KEPT_LAST + 3,
     DTI_KEPT_WHOLES = DTI_KEPT_VALIDATION + 3
 };
+/* And of its real numbers: Adam's powers of beta, the learning rate, seconds of all epochs and of this one,
+   `own` of dt_checkpoint, seconds of each epoch; then, as many as the optimizer has parts, NovoGrad's v. */
 enum {
     DTI_KEPT_POWER, DTI_KEPT_LR = DTI_KEPT_POWER + DTI_STATES, DTI_KEPT_SECONDS, DTI_KEPT_SPENT, DTI_KEPT_OWN,
     DTI_KEPT_EPOCH_SECONDS = DTI_KEPT_OWN + 8,
     DTI_KEPT_SECOND = DTI_KEPT_EPOCH_SECONDS + DT_MAX_EPOCHS_KEPT   /* NovoGrad's v, one a part */
 };
 
-/* What one rank has to keep, in one block, which can be sent. */
+/* The block's stretches, in the order in which they lie, and how many numbers each has. */
 typedef struct dti_kept {
-    size_t reals, units, states, count, bytes;
+    size_t reals, units, states, count, bytes;      /* of real, unit, state, value; bytes of the whole block */
     int64_t *whole;          /* [DTI_KEPT_WHOLES], the block's beginning */
     double *real;
     float *unit, *state, *value;
 } dti_kept;
 
-/* The block's parts; block NULL: only how large it is. */
+/* A block as its stretches; block NULL: only how large it is. */
 static dti_kept dti_kept_of(const dt_net *net, const dt_optimizer *opt, void *block) {
     dti_kept k = { .reals = DTI_KEPT_SECOND + (size_t)opt->parts, .units = (size_t)net->params,
                    .states = dti_times((size_t)opt->class->states, opt->count), .count = net->count };
@@ -15961,7 +16040,8 @@ static dt_err dti_check_kept(const dti_kept *k, const char *path) {
     return DT_OK;
 }
 
-/* The tensors of one rank's block. */
+/* ---- Pieces: the block's stretches as tensors of the file, and rank 0's values as the net's parameters,
+   each under its name. Nothing is copied: a piece points into the block, for writing and for reading. */
 static dti_saved dti_row_of(int rank, const char *what, const char *type, size_t n, void *data) {
     dti_saved p = { .type = type, .rank = 1, .shape = { n }, .data = data };
     if (rank == 0) snprintf(p.name, sizeof p.name, "dtrain.%s", what);
@@ -15980,17 +16060,17 @@ static int dti_kept_pieces(const dt_net *net, int rank, const dti_kept *k, dti_s
     return n;
 }
 
-/* A checkpoint in hand: of all its ranks, whose blocks lie one behind the other, or of one. */
+/* ---- File: a checkpoint in hand, on its way from the net to the disk or back. */
 typedef struct dti_file {
     const dt_net *net;
     const dt_optimizer *opt;
     const char *path;
-    char *settings;          /* as lines */
-    int ranks;
+    char *settings;          /* as lines: this run's, to be written or to be compared with the file's */
+    int ranks;               /* how many have a block in it: all where ranks have values of their own, else 1 */
     char *blocks;            /* [ranks][bytes] */
-    size_t bytes;
+    size_t bytes;            /* of one block */
     dti_saved *piece;        /* [most], and as many to put in order */
-    size_t most;
+    size_t most;             /* at most five pieces a rank, and the net's */
     int pieces;
 } dti_file;
 
@@ -16009,11 +16089,12 @@ static void dti_file_end(dti_file *f) {
     dti_release(f->piece);
 }
 
+/* The block of that rank. */
 static dti_kept dti_file_kept(const dti_file *f, int rank) {
     return dti_kept_of(f->net, f->opt, f->blocks + (size_t)rank * f->bytes);
 }
 
-/* Numbers of eight bytes come first, where they are aligned. */
+/* Makes the list of all pieces: those of eight bytes a number first, for there they are aligned. */
 static void dti_file_pieces(dti_file *f) {
     dti_saved *all = f->piece + f->most;
     int count = 0;
@@ -16027,7 +16108,8 @@ static void dti_file_pieces(dti_file *f) {
             if (dti_saved_width(&all[i]) == width) f->piece[f->pieces++] = all[i];
 }
 
-/* The header of a checkpoint begins with this, its hash, and a quotation mark. */
+/* Behind the eight bytes of its length the header of a checkpoint begins with this mark, the hash in 16
+   hexadecimal digits, and a quotation mark. DTI_MARK_HASH: where the digits begin in the file. */
 static const char dti_checkpoint_mark[] = "{\"__metadata__\":{\"dtrain.checkpoint\":\"";
 enum { DTI_MARK = sizeof dti_checkpoint_mark - 1, DTI_MARK_HASH = 8 + DTI_MARK };
 
@@ -16036,7 +16118,8 @@ static uint64_t dti_file_hash(const unsigned char *bytes, size_t size) {
     return dt_hash(bytes + behind, size - behind, dt_hash(bytes, DTI_MARK_HASH, 0));
 }
 
-/* The settings as JSON behind the mark; the caller's to release. */
+/* The settings as JSON behind the mark, zeros for the hash; the caller's to release. size: a byte takes at
+   most six as JSON, and each line has some punctuation. */
 static char *dti_file_metadata(const dti_file *f) {
     const size_t size = 7 * strlen(f->settings) + 8 * 64 + DTI_MARK;
     char *text = dti_alloc(size), *line = dti_alloc(strlen(f->settings) + 1);
@@ -16061,6 +16144,7 @@ static char *dti_file_metadata(const dti_file *f) {
     return text;
 }
 
+/* Blocks, pieces, bytes; then the hash of the bytes is put into them, and all is written at once. */
 static dt_err dti_file_write(dti_file *f) {
     unsigned char *bytes = NULL;
     char hash[17], *metadata = dti_file_metadata(f);
@@ -16089,7 +16173,8 @@ static dt_err dti_same_error(dt_comm *comm, dt_err error) {
     return told.error == DT_OK ? DT_OK : dt_fail((dt_err)told.error, "%s", told.text);
 }
 
-/* The file's bytes on every rank. */
+/* The file's bytes on every rank: rank 0 reads, tells their number, and broadcasts them once all have
+   memory. */
 static dt_err dti_fetch(dt_comm *comm, const char *path, unsigned char **bytes, size_t *size) {
     const bool reads = !comm || dt_comm_rank(comm) == 0;
     DT_TRY(dti_same_error(comm, reads ? dti_read_all(path, bytes, size) : DT_OK));
@@ -16114,7 +16199,7 @@ static dt_err dti_check_mark(const unsigned char *bytes, size_t size, const char
                    size);
 }
 
-/* One line of settings against another; each ends with the line or the text. */
+/* The sentence for two lines of settings that differ; each ends with the line or the text. */
 static dt_err dti_other_setting(const char *path, const char *there, const char *here) {
     const int a = (int)strcspn(there, "\n"), b = (int)strcspn(here, "\n");
     const char *of_there = strstr(there, ": "), *of_here = strstr(here, ": ");
@@ -16140,6 +16225,8 @@ static dt_err dti_check_settings(const char *there, const char *here, const char
     return DT_OK;
 }
 
+/* The bytes into f's blocks, checked in this order: hash, settings, names and shapes, numbers; at last
+   whether all ranks stand at the same step (the first two whole numbers). */
 static dt_err dti_check_file(dti_file *f, const unsigned char *bytes, size_t size) {
     DT_TRY(dti_check_mark(bytes, size, f->path));
     char *lines = dti_alloc(size);
@@ -16184,7 +16271,8 @@ static bool dti_cut_matters(const dt_net *net, bool apart) {
     return matters;
 }
 
-/* Lines of settings, the caller's to release. */
+/* All lines of settings: net and optimizer, ranks where they matter, `first`, `more`; the caller's to
+   release. */
 static char *dti_all_settings(const dt_net *net, const dt_optimizer *opt, bool apart, int ranks,
                               const char *first, const char *more) {
     char line[80] = "";
@@ -16199,20 +16287,25 @@ static char *dti_all_settings(const dt_net *net, const dt_optimizer *opt, bool a
     return text;
 }
 
-/* ---- Trainers. */
+/* ---- Trainers: the driver [S11.2] calls dti_resume before the first step and dti_keep_place behind each.
+   `apart`: each rank has values of its own (PSGD), and so a block of its own. */
+
+/* A file for this run, with room for its blocks, nothing in them yet. */
 static dt_err dti_run_file(const dti_training *run, const char *path, dti_file *f) {
     const int ranks = dt_comm_size(run->comm);
     const bool apart = run->method->apart;
     char lines[1024];
     const uint32_t parts = dti_cut_matters(run->net, apart) && run->d->accumulate ? run->d->accumulate : 1;
-    const size_t used = dti_print(lines, sizeof lines, "method: %s\nparts of a batch: %u\n", run->method->name,
-                                  (unsigned)parts);
+    const size_t used = dti_print(lines, sizeof lines, "method: %s\nparts of a batch: %u\n",
+                                  run->method->name, (unsigned)parts);
     dti_train_settings(lines + used, sizeof lines - used, run->d, run->lr);
     *f = (dti_file){ .net = run->net, .opt = run->opt, .path = path };
     f->settings = dti_all_settings(run->net, run->opt, apart, ranks, lines, "");
     return f->settings ? dti_file_begin(f, apart ? ranks : 1) : DT_ENOMEM;
 }
 
+/* Net, optimizer and the run's place into the block; and back, but for a learning rate that a schedule
+   gives. */
 static void dti_keep_run(const dti_training *run, dti_kept *k) {
     const dt_progress *p = &run->p;
     const dt_train_result *r = run->result;
@@ -16253,6 +16346,7 @@ static void dti_give_run(const dti_kept *k, dti_training *run) {
     r->resumed_epochs = (int)k->whole[DTI_KEPT_EPOCHS];
 }
 
+/* Is the place one that this run will pass? */
 static dt_err dti_check_place(const dti_file *f, int epochs, uint32_t steps) {
     const dti_kept k = dti_file_kept(f, 0);
     const int64_t epoch = k.whole[DTI_KEPT_EPOCH], step = k.whole[DTI_KEPT_STEP];
@@ -16264,6 +16358,8 @@ static dt_err dti_check_place(const dti_file *f, int epochs, uint32_t steps) {
                    (long long)epoch + 1, epochs);
 }
 
+/* Before the first step: whether .checkpoint can be written at all, for to find that out at the end of an
+   hour is late; then to where .resume stands. */
 static dt_err dti_resume(dti_training *run) {
     const dt_train_desc *d = run->d;
     dti_file f;
@@ -16296,6 +16392,8 @@ static dt_err dti_gather_kept(dti_training *run, dti_file *f) {
     return error;
 }
 
+/* Is a checkpoint due behind this step? When training ends or is asked to stop; else every so many steps, or
+   at each epoch's end. */
 static bool dti_due(const dti_training *run) {
     const dt_progress *p = &run->p;
     const uint32_t every = run->d->checkpoint_every;
@@ -16304,6 +16402,8 @@ static bool dti_due(const dti_training *run) {
     return every ? ((uint64_t)p->epoch * p->steps + p->step) % every == 0 : p->step == p->steps;
 }
 
+/* Writes one. A file that cannot be written ends no training: rank 0's result says why, and the old file is
+   still there. Only what fails between ranks is an error. */
 static dt_err dti_keep_now(dti_training *run) {
     const int rank = dt_comm_rank(run->comm);
     const bool apart = run->method->apart;
@@ -16327,6 +16427,7 @@ static dt_err dti_keep_now(dti_training *run) {
     return error;
 }
 
+/* Behind each step. */
 static dt_err dti_keep_place(dti_training *run) {
     const double start = dt_now();
     run->p.complaint = NULL;
@@ -16336,7 +16437,7 @@ static dt_err dti_keep_place(dti_training *run) {
     return error;
 }
 
-/* ---- Loops of one's own. */
+/* ---- Loops of one's own. A file as dti_run_file's, of one block: ranks have the same values. */
 static dt_err dti_loop_file(const char *who, const dt_checkpoint *c, const char *path, dti_file *f) {
     if (!c || !path) return dt_fail(DT_EARG, "%s: checkpoint and path must not be NULL", who);
     DT_TRY(dti_ready(who, c->net));
