@@ -11809,9 +11809,9 @@ DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *
 #endif /* DTRAIN_WITH_THREADS */
 #endif
 
-/* ---- A trainer without a communicator makes its own: rank 0 has the caller's net and optimizer, the others twins
-   of them. They are made before the first collective, which no rank leaves before all have come: so rank 0 has not
-   stepped yet. */
+/* ---- A trainer without a communicator makes its own: rank 0 has the caller's net and optimizer, the others
+   twins of them. They are made before the first collective, which no rank leaves before all have come: so
+   rank 0 has not stepped yet. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_THREADS
 typedef struct dti_crew {
@@ -13155,7 +13155,7 @@ typedef struct dti_guest {
 typedef struct dti_usher {
     struct pollfd *line;                  /* [0] listens for new ones; behind it, up to two for each rank */
     dti_guest *guest;                     /* size of them, by rank */
-    int size, here;                       /* ranks of the job; of this host, as the launcher says; 0: unknown */
+    int size, here;                       /* ranks of the job; of this host, 0 if the launcher does not say */
     int lines, came, through;             /* how many lines; how many ranks have come, and are through */
     bool over;                            /* the start has failed: also a rank that comes late is ended */
     int speaker;                          /* 1 + the rank that may say why; 0: none */
@@ -15946,7 +15946,8 @@ static size_t dti_train_settings(char *text, size_t size, const dt_train_desc *d
                      "augmentation: #%016llx\naverage every: %u\nvalidation: #%016llx\ntarget: %s\n"
                      "patience: %u\n",
                      dti_shortest(lr).text, (unsigned long long)dti_schedule_hash(d->schedule, 0),
-                     (unsigned)d->batch, (unsigned long long)d->seed, (unsigned long long)dti_data_hash(d->data),
+                     (unsigned)d->batch, (unsigned long long)d->seed,
+                     (unsigned long long)dti_data_hash(d->data),
                      (unsigned long long)dti_augment_hash(d->augment), (unsigned)d->average_every,
                      (unsigned long long)(d->validation ? dti_data_hash(d->validation) : 0),
                      dti_shortest(d->target).text, (unsigned)d->patience);
@@ -15972,7 +15973,7 @@ enum {
 
 /* The block's stretches, in the order in which they lie, and how many numbers each has. */
 typedef struct dti_kept {
-    size_t reals, units, states, count, bytes;      /* of real, unit, state, value; bytes of the whole block */
+    size_t reals, units, states, count, bytes;      /* of real, unit, state, value; of the whole block */
     int64_t *whole;          /* [DTI_KEPT_WHOLES], the block's beginning */
     double *real;
     float *unit, *state, *value;
@@ -16066,7 +16067,7 @@ typedef struct dti_file {
     const dt_optimizer *opt;
     const char *path;
     char *settings;          /* as lines: this run's, to be written or to be compared with the file's */
-    int ranks;               /* how many have a block in it: all where ranks have values of their own, else 1 */
+    int ranks;               /* that have a block in it: all where each has values of its own, else 1 */
     char *blocks;            /* [ranks][bytes] */
     size_t bytes;            /* of one block */
     dti_saved *piece;        /* [most], and as many to put in order */
@@ -17072,10 +17073,10 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
    [E8.6] and a row of dti_all_marks behind them.
 
    Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European languages (U+00C0 to U+017F; a
-   letter the font has no form for by its like, as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β – — ‘ ’
-   “ ” … → − ≈ ≤ ≥. Any other character is an empty box. Not drawn are NaN, infinities, values from 1e300 on,
-   and on log axes what is not above 0; how many of these there were but NaN, the caption says. An axis that
-   does not begin at 0 where one would expect it says so in its label.
+   letter the font has no form for by its like, as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β –
+   — ‘ ’ “ ” … → − ≈ ≤ ≥. Any other character is an empty box. Not drawn are NaN, infinities, values
+   from 1e300 on, and on log axes what is not above 0; how many of these there were but NaN, the
+   caption says. An axis that does not begin at 0 where one would expect it says so in its label.
 
    Only with DTRAIN_WITH_CHARTS, which needs stb_image_write.h (public domain; Debian: libstb-dev). A picture
    of 1200 x 750 pixels takes about 0.1 s. */
@@ -17876,8 +17877,8 @@ static int dti_decimals(double step) {
 }
 
 /* A plain number on an axis whose ticks go from `least` (but 0) to `most`. If one of them needs a power of
-   ten, all have one: 10⁻⁵ beside 10⁻³, not beside 0.001. Round ticks, `step` apart, share the power, and
-   their decimals. */
+   ten, all have one: 10⁻⁵ beside 10⁻³, not beside 0.001. Round ticks, `step` apart, share the power,
+   and their decimals. */
 static void dti_plain_text(const dti_chart_axis *a, double v, double step, double most, double least,
                            char out[DTI_NUMBER]) {
     const bool large = most >= 999999.5, powers = large || least < 0.0009999995;
@@ -18551,7 +18552,8 @@ static void dti_miss(const dti_chart_axis *a, double v, size_t missed[2]) {
 
 /* Ends the caption with how many values are not drawn, so that no picture leaves them out in silence. */
 static void dti_caption_words(dt_chart *c) {
-    static const char *const why[2] = { "infinite or beyond 10³⁰⁰", "not above 0 on a logarithmic axis" };
+    static const char *const why[2] = { "infinite or beyond 10³⁰⁰",
+                                        "not above 0 on a logarithmic axis" };
     size_t missed[2] = { 0, 0 }, used = c->said;
     for (const dti_item *item = c->first; item; item = item->next) {
         missed[0] += item->lost;
@@ -18987,13 +18989,28 @@ DT_API dt_err dt_chart_save(dt_chart *c, const char *png) {
 
 /* ==== [E9] Checks ==========================================================
 
-   What is refused, and in which words. The functions of Part I ask here whether what they were given can be
-   meant, and then go on. Each check returns DT_OK, or an error whose sentence says what was given and what is
-   wanted. Nothing here changes anything, so the order of reading is any. */
+   What is refused, and in which words. A library that takes whatever it is given fails later, somewhere else,
+   or trains on nonsense. So the functions of Part I ask here first whether what they were given can be meant,
+   and then go on; their own text stays free of it. Each check returns DT_OK, or an error whose sentence says
+   what was given and what is wanted, with the numbers in it:
+
+       conv2d "conv2": a 4x4 image with padding 0 has no room for a 5x5 kernel
+       who             what was given                           what is wanted
+
+                                          asked by                            how often
+       [E9.1] sizes and names             naive kernels, builders of layers   each call; once a layer
+       [E9.2] data and batches            loaders, dt_batches_init            once a data set
+       [E9.3] nets                        dt_net_build; dt_net_load           once; each batch
+       [E9.4] optimizers and training     dt_adam and its like, dt_train ..   once a training
+
+   What it costs: a handful of comparisons; of a batch one comparison an image; and over ranks three numbers
+   that are compared before the first step (dti_check_alike). Nothing here changes anything, so the order of
+   reading is any: dti_conv_check is a good first one. */
 
 /* ==== [E9.1] Sizes and names ==============================================
 
-   All sizes come as int, and are multiplied in size_t, where dti_times [S1.3] cannot wrap round. */
+   Is there a tensor of that shape, and can its numbers be counted? All sizes come as int, and are multiplied
+   in size_t, where dti_times [S1.3] cannot wrap round. Names of layers are held to what files can hold. */
 #ifdef DTI_IMPLEMENT
 /* Whether a tensor of that shape, sizes all positive, has more bytes than there are addresses. */
 static bool dti_too_many(int a, int b, int c, int d)
@@ -19042,7 +19059,8 @@ static dt_err dti_linear_check(const char *who, int N, int I, int O)
     return DT_OK;
 }
 
-/* What a class's shape may not leave behind. */
+/* What a class of layers has made of a layer's shape [S6.1]: an image's numbers fit, and so does each
+   parameter. */
 static dt_err dti_size_check(const dti_layer *l) {
     if (!dti_fits_image(l->out))
         return dt_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
@@ -19071,7 +19089,11 @@ static dt_err dti_name_check(const dti_list *list, const char *kind, const char 
 }
 #endif
 
-/* ==== [E9.2] Data and batches ============================================= */
+/* ==== [E9.2] Data and batches =============================================
+
+   Can a net be fed with this? A data set has pixels or values, labels or targets, and one shape for all of
+   its images [S4.1]; augmentation has bounds [S4.6], so that 32 bits hold what is computed with it; a batch
+   is given in one way, for all ranks or for each [S4.5]. */
 #ifdef DTI_IMPLEMENT
 /* A dataset that can be used: also one that a program has put together itself. */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
@@ -19094,6 +19116,7 @@ static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
     return DT_OK;
 }
 
+/* NULL: no augmentation, which suits every image. */
 static dt_err dti_check_augment(const dt_augment *a, int channels, int height, int width) {
     if (!a) return DT_OK;
     const struct { const char *name; float value, most; } bounds[] = {
@@ -19148,8 +19171,14 @@ static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *d
 }
 #endif
 
-/* ==== [E9.3] Nets ========================================================= */
+/* ==== [E9.3] Nets =========================================================
+
+   Does the list of layers make a net, and does this batch fit it? A net that is built knows its shapes, so a
+   batch is held against them; and some layers compute over more than one image, a batch norm over a lane
+   group, a rank or the batch [S6.11], which then must have images enough. */
 #ifdef DTI_IMPLEMENT
+/* Before building: an error of a builder, kept until now; the loss; the last layer gives one number a class;
+   and each layer but the last is read by another. */
 static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
     if (net->list.error != DT_OK) return dt_fail(net->list.error, "%s", net->list.error_text);
     if (net->list.closed) return dt_fail(DT_EARG, "net: built already");
@@ -19192,6 +19221,7 @@ static dt_err dti_check_images(const dt_net *net, const char *name, int channels
     return DT_OK;
 }
 
+/* A batch whose shape was not told (channels 0) is taken to be of the net's. */
 static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     const int *in = dti_image_shape(net);
     const bool told = batch->channels || batch->height || batch->width;
@@ -19236,8 +19266,9 @@ static dt_err dti_check_parts(const char *who, const dt_net *net, uint32_t parts
     return DT_OK;
 }
 
-/* A layer that computes over a scope of images may need some fewest of them. meets: ranks add up
-   what is over the batch. */
+/* A layer that computes over a scope of images may need some fewest of them. images: of this rank; global:
+   of the batch; meets: ranks add up what is over the batch. over[]: how many images there are in the
+   smallest scope of each kind. */
 static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets) {
     static const char *const scopes[] = { "image", "lane group", "rank", "batch" };
     const uint32_t over[DTI_SCOPES] = { 1, images ? (images - 1) % DT_LANES + 1 : 0, images,
@@ -19266,7 +19297,10 @@ static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
 }
 #endif
 
-/* ==== [E9.4] Optimizers and training ====================================== */
+/* ==== [E9.4] Optimizers and training ======================================
+
+   Can this training be meant, and do all ranks mean the same? The first is asked of the descriptors alone.
+   For the second ranks compare hashes [E4.3]: of the build, of the data, of all settings. */
 #ifdef DTI_IMPLEMENT
 static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay) {
     if (beta1 >= 0.0f && beta1 < 1.0f && beta2 >= 0.0f && beta2 < 1.0f && eps > 0.0f &&
@@ -19385,15 +19419,17 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
 
    Copyright (c) 2026 the dtrain authors
 
-   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-   documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
-   rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
-   persons to whom the Software is furnished to do so, subject to the following conditions:
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+   associated documentation files (the "Software"), to deal in the Software without restriction, including
+   without limitation the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+   copies of the Software, and to permit persons to whom the Software is furnished to do so, subject to the
+   following conditions:
 
-   The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-   Software.
+   The above copyright notice and this permission notice shall be included in all copies or substantial
+   portions of the Software.
 
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
-   WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
-   COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
-   OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT
+   LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO
+   EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER
+   IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR
+   THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
