@@ -7289,7 +7289,10 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 
    So the direct kernels are left with other strides and kernels, tiny maps, first layers of few channels,
    and nets that ask for them. They have one tile and one loop nest for all of these, and nothing that is
-   made for one size. */
+   made for one size. What both ways reach of the machine's peak is measured at dti_wino_rule.
+
+   Letters, as in [S1.4]: a convolution g takes C maps of H x W to O maps of P x Q with K x K taps, stride S.
+   Floats of an array are counted, not bytes; a name like y_row is how many of them lie between two rows. */
 
 /* ==== [E1.1] Lanes ========================================================
    Activations are [C][H][W][16]: a lane group, in which each number of the network stands sixteen times, one
@@ -7302,7 +7305,16 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 
    A lane never meets another one, except where a weight's gradient adds up its sixteen partial sums
    (dti_fold). So the width of the vector cannot change a result: what must be the same everywhere is only
-   the order of the additions in each element, and every kernel below states that order. */
+   the order of the additions in each element, and every kernel below states that order.
+
+   Nearly all that knows of instruction sets stands here: below, a kernel is written once, in these few words.
+
+       dti_load, dti_store    sixteen lanes or a part of them, from or to memory at a multiple of its size
+       dti_splat(a)           the number a in every lane
+       dti_fma(a, b, c)       a * b + c, fused where the machine can
+       dti_places             what max-pooling keeps: in which place of its window a maximum was
+       dti_fold, dti_turn     lanes added up; rows and columns exchanged
+       DTI_UNROLL             a loop with constant bounds becomes straight code, and its arrays registers */
 #ifdef DTI_IMPLEMENT
 #if defined(__AVX512F__) || defined(__AVX__) || defined(__SSE2__)
 #include <immintrin.h>
@@ -8109,7 +8121,14 @@ DTI_LOCAL void dti_conv_backward_weights(const dti_conv *g, const float *x, cons
 
 /* ==== [E1.5] Max-pooling ===================================================
    y = the maximum of each K x K window, argmax its place u*K + v, per lane; of equal values the first in
-   row-major order. Backward, each dy goes to its window's place. */
+   row-major order. Backward, each dy goes to its window's place.
+
+       one lane, K = 2:     x  1  7        y 7        dx  0  dy        places   0  1
+                               3  5        place 1        0  0                  2  3
+
+   To search the windows again on the way back would need x once more, and a comparison for each number; a
+   place is one byte. With ReLU in the same pass a place of 4 says that nothing goes back. The places of
+   sixteen lanes are compared as vectors. To read: dti_pool_row. */
 #ifdef DTI_IMPLEMENT
 /* One row of windows of one channel: W columns of x, of which each window begins S after the last. */
 DTI_INLINE void dti_pool_row(int W, int K, int S, const float *x, float *y, uint8_t *argmax)
@@ -8197,8 +8216,9 @@ DTI_INLINE void dti_tile_pool(const dti_v *a, bool relu, float *y, uint8_t *argm
 #endif
 
 /* ==== [E1.6] Convolution and 2x2 max-pooling together =======================
-   The map between a convolution and its pooling is four times as large as either end of it. A net that does
-   both in one op keeps it for one lane group at a time, in scratch, instead of for the whole batch. */
+   The map between a convolution and its pooling is four times as large as what the pooling leaves of it. A
+   net that does both in one op keeps it for one lane group at a time, in scratch, instead of for the whole
+   batch. */
 #ifdef DTI_IMPLEMENT
 static size_t dti_map_floats(const dti_conv *c) { return (size_t)(c->O * c->P) * (size_t)c->Q * DTI_L; }
 
@@ -8243,7 +8263,7 @@ DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const f
        rows: outputs         .    .    .        steps: inputs; weights packed as a 1x1 convolution's
 
    The weights' gradient is that of [E1.4], turned: vectors of 16 inputs, and a sum over sixteen lanes. Its
-   tiles go straight into dw. */
+   tiles go straight into dw. To read: dti_linear_forward. */
 #ifdef DTI_IMPLEMENT
 static dti_conv dti_linear_as_conv(int I, int O) { return (dti_conv){ I, 1, 1, O, 1, 1, 1, 1, 0 }; }
 
@@ -10977,8 +10997,9 @@ DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed,
    times and then sleeps: of three ranks on a core, two that only yield keep taking turns with each other.
    And where training has given each rank its core [S11.3], of the ranks that wait on one core all sleep, so
    that a rank with work has the core; but the last one that is awake spins: nobody else could use the core,
-   and to wake an idle one takes 45 microseconds in a virtual machine. Measured, MNIST on 2 cores, images/s
-   of 3, 4, 5 ranks over those of 2, medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90. */
+   and to wake an idle one takes 45 microseconds in a virtual machine. Measured in November 2026, with the
+   kernels of then: MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2, medians: yielding 0.65, 0.96,
+   0.65; the default 0.76, 0.95, 0.90. To read: dti_comm_idle. */
 #ifdef DTI_IMPLEMENT
 /* How long a rank waits in which way. A test with its pause takes 40 to 140 cycles, by the processor. */
 static const struct dti_waiting {
@@ -11204,8 +11225,8 @@ static void dti_flight_end(dt_comm *c, dti_flight *f) {
    p slices together: 2(p-1)/p reads instead of p-1, for a second meeting. Integers go that way as well where
    many ranks run at the same time and would queue at the locks.
 
-   Measured on 2 cores (Xeon with AMX, MPICH 4.0.2), median microseconds of an int64 all-reduce over MPI
-   ranks: added together, sliced, and by MPI_Iallreduce, which is tested and yields between tests as
+   Measured on 2 cores (Xeon with AMX, MPICH 4.0.2, November 2026), median microseconds of an int64 all-reduce
+   over MPI ranks: added together, sliced, and by MPI_Iallreduce, which is tested and yields between tests as
    everything here:
 
                   8 bytes              79 KB                 1 MB                   8 MB
@@ -11873,8 +11894,8 @@ static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net
 
    What differs where ranks are processes: how a communicator is made of an MPI group, how messages travel,
    and how MPI is left at the end. The plain way is to call MPI for everything. But its blocking calls spin
-   inside the library and so hold a core that another rank may need: here a blocking MPI_Allreduce of 88 KB
-   over more ranks than cores takes 11 to 44 ms. So each MPI operation is started, and then tested in the
+   inside the library and so hold a core that another rank may need: a blocking MPI_Allreduce of 88 KB over
+   more ranks than cores took 11 to 44 ms (MPICH, November 2026). So each MPI operation is started, and then tested in the
    same loop as everything else [E2.3], which gives the core away between the tests. And where the ranks of
    a host can map one window of memory, sums and signs of life need no messages at all:
 
@@ -11919,7 +11940,17 @@ DTI_LOCAL int dti_launched_ranks(void) {
 }
 #endif
 
-/* ==== [E3.2] Messages, and the hosts' memory =============================== */
+/* ==== [E3.2] Messages, and the hosts' memory ===============================
+
+   The four functions of a backend [E2.1], by MPI: a message is started (dti_mpi_post) and asked after
+   (dti_mpi_test), never waited for inside of MPI. And the memory that the ranks of one host map, which is all
+   that sums and signs of life need there. A job's way through this room:
+
+       dt_comm_mpi        stack and /dev/shm looked at, MPI_Init_thread, then dti_mpi_wrap:
+         dti_mpi_hosts      who shares a host with whom; the first rank of each is its leader
+         dti_mpi_share      a window of memory for each host; zeroed, then everybody takes a seat
+       ...                the job
+       dti_mpi_close      GOODBYE, all greet all, ENDING, groups freed, MPI_Finalize, ENDED     [E4.7] */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 #ifdef __linux__
@@ -12563,6 +12594,7 @@ static bool dti_all_wait(const dt_comm *c, int *gone) {
     return true;
 }
 
+/* A beat to the first rank of that host, unless the one before is still on its way. */
 static void dti_beat_send(dt_comm *c, int host) {
     struct dti_peer *p = &c->signs->peer[host];
     const bool leaving = DTI_GET(c->signs->pulse->state) == DTI_GONE;
@@ -12580,6 +12612,7 @@ static void dti_beat_send(dt_comm *c, int host) {
     ++p->sent;
 }
 
+/* Takes in what has come, and sends what is due: ten looks and two beats a second. */
 static void dti_beats(dt_comm *c, bool at_once) {
     const double now = c->signs->peer ? dt_now() : 0.0, passed = now - c->signs->beaten;
     if (!c->signs->peer || (passed < 0.1 && !at_once)) return;
@@ -12843,6 +12876,7 @@ static dti_fate dti_look(dt_comm *c, bool processes, int *seat) {
     return DTI_CIRCLE;
 }
 
+/* Writes on the board who has failed and how; false if another rank stands there already. */
 static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
     int none = 0, rank = DTI_GET(dti_pulse_at(c, seat)->rank);
     DTI_SET(c->signs->board->hung, (int)fate);
@@ -12862,6 +12896,8 @@ static dt_err dti_give_up(dt_comm *c, int failed) {
     return dt_fail(DT_ECOMM, "%s", text);
 }
 
+/* What a rank does in a long wait: shows that it lives, sends beats, and where there is no watcher looks
+   itself. */
 static dt_err dti_look_around(dt_comm *c) {
     int seat = -1;
     dti_fate fate = DTI_FINE;
@@ -12887,6 +12923,7 @@ static dt_err dti_idles(dt_comm *c) {
     return DT_OK;
 }
 
+/* Claims the word for this rank: true for one rank of the job, as far as that can be known. */
 static bool dti_speaks_first(dt_comm *c) {
     if (c->size == 1) return true;
     /* an error that meets every host alike is said by the first, which then ends all */
@@ -12959,6 +12996,8 @@ static void dti_watcher_leave(int size, int here) {
     _exit(0);
 }
 
+/* What every helper does first: a session of its own, deaf to what ends a job, and only these two files
+   open. */
 static void dti_watcher_detach(int fd, int other) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
@@ -12999,6 +13038,7 @@ static void dti_say(int fd, const char *text) {
     (void)n;
 }
 
+/* The watcher's last act: the line, the ranks of this host killed, itself ended. */
 static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
     char text[384] = "", about[320];
     int waited = (int)c->signs->watch.still;
@@ -13044,6 +13084,8 @@ static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
     return false;
 }
 
+/* One turn, ten times a second or when a process ends: who has died; has a rank said that it failed; has
+   somebody else ended this host's part; then the look of [E4.3]. */
 static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
     double failed_at = 0.0;
     dti_watcher_detach(fd, fd);
@@ -13275,7 +13317,7 @@ static void dti_usher_give_up(dti_usher *u) {
     dti_usher_say(u, text);
 }
 
-/* A new line, of a process of the same user. */
+/* A new line is taken in, if its process is the same user's. */
 static void dti_usher_admit(dti_usher *u) {
     struct { pid_t pid; uid_t uid; gid_t gid; } peer = { 0, (uid_t)-1, (gid_t)-1 }; /* as struct ucred, */
     socklen_t size = sizeof peer;                     /* which only _GNU_SOURCE declares */
@@ -13492,7 +13534,9 @@ static dt_err dti_usher_call(dti_lines *l) {
        a signal comes                    it is passed on; a request to end that comes again within half a
                                          second is the same one, sent to us and by the launcher as well
        the rank does not come out of     nobody else watches any more: the guardian says so, and ends it
-         MPI_Finalize                                                                                      */
+         MPI_Finalize
+
+   To read: dti_guardian_start, then dti_guardian_main. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -13506,6 +13550,7 @@ typedef struct dti_guardian {
     double asked[32];                 /* when a signal that asks to end was last passed on */
 } dti_guardian;
 
+/* Ends the rank, and says why unless that is "" or nobody is there to hear. */
 static void dti_guardian_ends(dti_guardian *g, const char *why) {
     const struct dti_guard *about = g->guard;
     char text[256];
@@ -13516,6 +13561,7 @@ static void dti_guardian_ends(dti_guardian *g, const char *why) {
     kill(g->child, SIGKILL);
 }
 
+/* Passes a signal on; one that asks to end, and comes again within half a second, only once. */
 static void dti_guardian_pass(dti_guardian *g, int number) {
     const bool asks = number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
     const double now = dt_now();
@@ -13571,6 +13617,8 @@ static void dti_guardian_linger(void) {
     _exit(0);
 }
 
+/* A guardian's whole life: passes signals on and looks, until the rank has ended; tells the usher; then
+   finds an exit code that says what became of the rank, and ends with it. */
 static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset_t *all) {
     const struct timespec quarter = { .tv_nsec = 250000000 };
     dti_guardian g = { .guard = guard, .child = child, .launcher = getppid(), .looked = dt_now() };
@@ -15724,7 +15772,7 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
    printf writes a comma for the decimal point where a program has said setlocale(LC_ALL, "de_DE.UTF-8"), and
    strtod then wants one: no JSON, and a row "0,5,0,25" of a CSV file that nobody can read back. So whatever
    dtrain.h writes with a number in it goes through the three functions here, and what it reads through
-   dt_number_parse below. */
+   dt_number_parse below. To read: dti_point, then dti_vprint. */
 #ifdef DTI_IMPLEMENT
 /* What stands between the characters that printf may use for a number is the locale's decimal point. */
 static size_t dti_point(char *number, size_t n) { /* n: its length; returns the new one */
@@ -16404,7 +16452,7 @@ static bool dti_due(const dti_training *run) {
 }
 
 /* Writes one. A file that cannot be written ends no training: rank 0's result says why, and the old file is
-   still there. Only what fails between ranks is an error. */
+   still there. What fails between ranks is an error. */
 static dt_err dti_keep_now(dti_training *run) {
     const int rank = dt_comm_rank(run->comm);
     const bool apart = run->method->apart;
@@ -17073,16 +17121,22 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
    [E8.6] and a row of dti_all_marks behind them.
 
    Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European languages (U+00C0 to U+017F; a
-   letter the font has no form for by its like, as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β –
-   — ‘ ’ “ ” … → − ≈ ≤ ≥. Any other character is an empty box. Not drawn are NaN, infinities, values
-   from 1e300 on, and on log axes what is not above 0; how many of these there were but NaN, the
-   caption says. An axis that does not begin at 0 where one would expect it says so in its label.
+   letter the font has no form for by its like, as ss for U+00DF), raised digits, and
+   ° ± · × ÷ µ α β – — ‘ ’ “ ” … → − ≈ ≤ ≥.
+   Any other character is an empty box. Not drawn are NaN, infinities, values from 1e300 on, and on log axes
+   what is not above 0; how many of these there were but NaN, the caption says. An axis that does not begin
+   at 0 where one would expect it says so in its label.
 
    Only with DTRAIN_WITH_CHARTS, which needs stb_image_write.h (public domain; Debian: libstb-dev). A picture
    of 1200 x 750 pixels takes about 0.1 s. */
 #ifdef DTRAIN_WITH_CHARTS
 
-/* ==== [E8.1] What a chart is told ======================================== */
+/* ==== [E8.1] What a chart is told ========================================
+
+   The structs that a program fills in, one for each kind of thing to show, and how a chart keeps them: copied
+   (dti_keep), as a list of items. So whoever draws later never meets memory that is gone, and an error while
+   building waits in the chart until it is written. To read: dt_series and dt_chart_line's kin; dti_item and
+   dti_mark, of which each kind has one row of functions. */
 
 #ifdef DTI_DECLARE
 typedef enum dt_axis_scale { DT_LINEAR, DT_LOG2, DT_LOG10 } dt_axis_scale;
@@ -18898,7 +18952,11 @@ static dt_err dti_chart_draw(dt_chart *c) {
     return dti_chart_good(c);
 }
 
-/* ==== [E8.8] Asking and writing ========================================== */
+/* ==== [E8.8] Asking and writing ==========================================
+
+   The finished picture as pixels, as a PNG, and the numbers in it as CSV; and whether its texts are whole and
+   apart (dt_chart_check), which is how a test looks at a picture. Each draws first what is not drawn yet;
+   files are written as [E6.1] says. */
 
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
     DTI_NEED(width && height, "width and height", NULL);
