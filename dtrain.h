@@ -11895,9 +11895,9 @@ static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net
    What differs where ranks are processes: how a communicator is made of an MPI group, how messages travel,
    and how MPI is left at the end. The plain way is to call MPI for everything. But its blocking calls spin
    inside the library and so hold a core that another rank may need: a blocking MPI_Allreduce of 88 KB over
-   more ranks than cores took 11 to 44 ms (MPICH, November 2026). So each MPI operation is started, and then tested in the
-   same loop as everything else [E2.3], which gives the core away between the tests. And where the ranks of
-   a host can map one window of memory, sums and signs of life need no messages at all:
+   more ranks than cores took 11 to 44 ms (MPICH, November 2026). So each MPI operation is started, and then
+   tested in the same loop as everything else [E2.3], which gives the core away between the tests. And where
+   the ranks of a host can map one window of memory, sums and signs of life need no messages at all:
 
        window of a host    | board [E4] | seat 0 | seat 1 | ... | block [E2.4]: places, locks, lines, chunks |
                                                                   only where all ranks are on one host
