@@ -7752,6 +7752,8 @@ static bool dti_next_run(const dti_axis *a, dti_run *r)
     return true;
 }
 
+/* The axis of a pass: `in` inputs and `out` outputs of the forward pass, which backward change places. first
+   and taps leave out the kernel's taps that no output has. */
 static dti_axis dti_axis_of(int in, int out, const dti_conv *c, bool backward)
 {
     const dti_axis whole = { out, in, c->S, c->pad, 0, c->K, false };
@@ -7783,6 +7785,7 @@ DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c)
     return dti_packed_pass_floats(c->O, c->C, c->K) + dti_packed_pass_floats(c->C, c->O, c->K);
 }
 
+/* One pass's weights. The loops: blocks of 16 outs; ins; lines of taps, each turned as a whole. */
 static void dti_pack_pass(const dti_conv *c, bool backward, const float *w, float *packed)
 {
     const dti_axis rows = dti_rows_of(c, backward), columns = dti_columns_of(c, backward);
@@ -7961,6 +7964,8 @@ typedef struct dti_wplan {
     size_t sums, dy, x, end;        /* in scratch, behind the steps */
 } dti_wplan;
 
+/* A band's rows: as many as bring l2_bytes of turned x, or l1_bytes of dy lanewise; at least two, an even
+   number, at most all. */
 static dti_wplan dti_wplan_of(const dti_conv *g)
 {
     dti_wplan p = { g->C >= 12, dti_rows_of(g, false), dti_columns_of(g, false), 0, 0, 0, 0, 0, 0, 0, 0 };
@@ -8888,6 +8893,7 @@ DTI_NOINLINE void dti_product_6(const dti_product *p, const float *a, const floa
 }
 #endif
 
+/* The function for OT channels. */
 static void dti_product_size(int OT, const dti_product *p, const float *a, const float *b,
                              float *out, int tiles, int blocks)
 {
@@ -9007,6 +9013,7 @@ static void dti_wino_pack_pass(const dti_wino_form *form, int outs, int ins, con
         }
 }
 
+/* w[O][C][K][K] -> U for the forward pass, and behind it U for backward-data. */
 DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const float *w,
                              float *packed)
 {
@@ -9228,6 +9235,7 @@ static size_t dti_wino_lines(int tiles, int channels)
     return ((size_t)tiles * (size_t)channels | 1) * DTI_L;
 }
 
+/* What a chunk of that many tiles needs. */
 static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *form, int tiles)
 {
     dti_wino_room r = { .v = dti_wino_lines(tiles, g->C),
@@ -9738,6 +9746,7 @@ typedef struct dti_line_room {
     size_t dm, m, sums, du, r, bias, end;
 } dti_line_room;
 
+/* One part behind the other: V, dM, M, dU's sums in lanes, dU, R, the bias. */
 static dti_line_room dti_line_room_of(const dti_conv *g, const dti_wino_form *form)
 {
     const size_t n = (size_t)form->n, K = (size_t)form->K, chunk = (size_t)dti_line_chunk(g, form);
@@ -10157,6 +10166,7 @@ static uint64_t dti_arithmetic_hash(void) {
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
 typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
 
+/* t[l][k] -> t[k][l], 16 x 16 bytes. Each round interleaves vector k with vector k + 8. */
 DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
     dti_sixteen u[DT_LANES];
     for (int round = 0; round < 4; ++round) {
@@ -10189,6 +10199,7 @@ DTI_NOINLINE void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, s
             out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
 }
 
+/* The same of floats. */
 DTI_NOINLINE void dti_pack_floats(const float *const row[DT_LANES], size_t n, size_t offset, float a,
                             float b, float *restrict out) {
     for (size_t i = 0; i < n; ++i)
@@ -10239,6 +10250,8 @@ static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rota
     }
 }
 
+/* An image through both maps and the mirror, 64 pixels of a row at a time: where they come from, then the
+   bytes of all channels. What comes from outside is 0. */
 static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
                             uint8_t *out) {
     enum { PIECE = 64 }; /* pixels of a row at a time */
@@ -10261,6 +10274,7 @@ static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const 
         }
 }
 
+/* Left and right exchanged. */
 static void dti_mirror(int C, int H, int W, const uint8_t *in, uint8_t *out) {
     const size_t rows = (size_t)C * (size_t)H, w = (size_t)W;
     for (size_t y = 0; y < rows; ++y)
@@ -11143,6 +11157,7 @@ static int dti_from_root(const dt_comm *c, const dti_flight *f, int rank) {
     return (rank + c->rank - f->rank + c->size) % c->size;
 }
 
+/* Starts the two messages of one step; what is to be added comes into scratch first. */
 static dt_err dti_step_begin(dt_comm *c, dti_flight *f) {
     const dt_step *s = &f->step;
     char *buf = f->d.buf;
@@ -11307,6 +11322,7 @@ static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
     return true;
 }
 
+/* The finished sum of a chunk into our own buffer: copied; or, of floats unsliced, added here. */
 static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_piece *p) {
     if (p->together) {
         if (p->n) memcpy(p->buf, dti_chunk_of(c, 0, p->chunk), p->n * f->size);
@@ -11385,6 +11401,7 @@ static dt_err dti_progress(dt_comm *c) {
     return DT_OK;
 }
 
+/* A wait that begins, and one that ends: shown on the board, timed, and traced. */
 static void dti_wait_begin(dt_comm *c) {
     dti_moved(c);
     dti_waits(c, true);
@@ -11398,6 +11415,7 @@ static void dti_wait_end(dt_comm *c, double start, double reduce) {
     dti_trace_add(c, "wait", start, end);
 }
 
+/* Until that flight has landed. The place's event is read before the flights are looked at: see dti_nap. */
 static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
     double start = dt_now(), reduce = c->cost.reduce;
     dt_err error = DT_OK;
@@ -11433,6 +11451,7 @@ static dt_err dti_flight_start(dt_comm *c, const dt_allreduce_desc *d, dti_sched
     return DT_OK;
 }
 
+/* What DT_AUTO means here, and whether the algorithm can be had at all. */
 static dt_err dti_pick(const dt_comm *c, dt_algorithm *a) {
     bool mpi = strcmp(c->backend->name, "MPI") == 0;
     if ((unsigned)*a >= DT_ALGORITHMS)
@@ -11530,6 +11549,7 @@ DT_API dt_err dt_barrier(dt_comm *c) {
 
 /* ---- single messages ---- */
 
+/* Until both messages are through; of those that are not pending nothing is awaited. */
 static dt_err dti_messages_wait(dt_comm *c, dti_message *out, dti_message *in) {
     double start = dt_now();
     dt_err error = DT_OK;
@@ -11632,6 +11652,7 @@ static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
     return NULL;
 }
 
+/* Sent: has the receiver taken it? To come: is there a letter, and the right one? Then it is copied. */
 static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     if (!m->incoming) {
         m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
@@ -11677,6 +11698,8 @@ static int dti_process(void) { return 0; }
 static void dti_own_host(char *name) { memcpy(name, "localhost", sizeof "localhost"); }
 #endif
 
+/* A communicator of that backend, as if all ranks were on this host; a backend that knows better says so
+   then. */
 static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     dt_comm *c = dti_alloc(sizeof *c);
     if (!c) return NULL;
@@ -11760,6 +11783,7 @@ typedef struct dti_rank {
     pthread_t thread;
 } dti_rank;
 
+/* A thread's whole life: the program's function, its error kept, a goodbye. */
 static void *dti_rank_main(void *pointer) {
     dti_rank *r = pointer;
     r->result = r->fn(r->comm, r->arg);
@@ -11783,6 +11807,7 @@ static bool dti_rank_join(dti_rank *r, struct dti_board *board) {
     return false;
 }
 
+/* The error of dt_run_ranks: that of the rank which failed first, in its own words; one that hangs has none. */
 static dt_err dti_ranks_result(dti_rank *ranks, struct dti_board *board) {
     bool hung;
     const int first = dti_failed_rank(board, &hung);
@@ -11843,6 +11868,7 @@ typedef struct dti_crew {
     dt_train_result *result;
 } dti_crew;
 
+/* An optimizer for another net with the same state. */
 static dt_optimizer *dti_optimizer_twin(const dt_optimizer *opt, dt_net *net) {
     dt_optimizer *twin = dt_optimizer_clone(opt, net);
     if (!twin) return NULL;
@@ -11854,6 +11880,7 @@ static dt_optimizer *dti_optimizer_twin(const dt_optimizer *opt, dt_net *net) {
     return twin;
 }
 
+/* One thread of a trainer: rank 0 with what the caller gave, each other rank with twins, which only train. */
 static dt_err dti_crew_rank(dt_comm *comm, void *crew) {
     const dti_crew *c = crew;
     if (dt_comm_rank(comm) == 0) return c->trainer(c->net, c->opt, comm, c->d, c->result);
@@ -11869,6 +11896,7 @@ static dt_err dti_crew_rank(dt_comm *comm, void *crew) {
 }
 #endif
 
+/* A trainer that was called without a communicator: d->threads ranks, of which 1 needs no threads. */
 static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net *net,
                                    dt_optimizer *opt, const dt_train_desc *d,
                                    dt_train_result *result) {
@@ -12021,6 +12049,7 @@ static dt_err dti_mpi_post(dt_comm *c, dti_message *m) {
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, m->incoming ? "MPI_Irecv" : "MPI_Isend", code);
 }
 
+/* Is it through? Of what has come, the length must be the one that was expected. */
 static dt_err dti_mpi_test(dt_comm *c, dti_message *m) {
     int done = 0, bytes = 0;
     MPI_Status status;
@@ -12098,6 +12127,7 @@ static void dti_meet_at_launcher(void) {
         n = read(line, &letter, 1);
 }
 
+/* Leaves MPI; the order is that of [E4.7]'s picture. */
 static void dti_mpi_close(dt_comm *c) {
     int finalized = 0;
     MPI_Finalized(&finalized);
@@ -12191,6 +12221,8 @@ static void dti_mpi_hosts(dt_comm *c, MPI_Comm local) {
     MPI_Allreduce(&leader, &c->hosts, 1, MPI_INT, MPI_SUM, c->mpi->group);
 }
 
+/* A communicator over an MPI group: two groups of our own, for collectives and for single messages; the
+   hosts; the memory. */
 static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
     int rank = 0, size = 1;
     MPI_Comm local;
@@ -13117,6 +13149,7 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
     }
 }
 
+/* Forks the watcher, once for each host. */
 static dt_err dti_watcher_start(dt_comm *c, int fd) {
     if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
     if (!c->signs->board)
@@ -13931,6 +13964,8 @@ static int dti_left_files(dti_left *left) {
     return n;
 }
 
+/* Counts those of the files that no process has mapped: how many, their bytes, and which names, a bit
+   each. */
 static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
     dti_left *left = dti_alloc(DTI_LEFT_MOST * sizeof *left);
     const int n = left ? dti_left_files(left) : 0;
@@ -13951,6 +13986,7 @@ static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
 /* Which columns of what the ranks have told are looked at. */
 enum { DTI_BUILD, DTI_ARITHMETIC, DTI_SETTINGS, DTI_DATA, DTI_FILES, DTI_BYTES, DTI_FILE_KINDS, DTI_COLUMNS };
 
+/* Each host's first rank has told what is left there. */
 static void dti_examine_left(const dt_comm *c, const uint64_t *all, dti_notes *n) {
     for (int r = 0; r < c->size; ++r) {
         const uint64_t *of = all + r * DTI_COLUMNS;
@@ -14000,6 +14036,8 @@ static int dti_odd_rank(const dt_comm *c, const uint64_t *all, int column) {
     return dti_odd_one(all + column, DTI_COLUMNS, c->size);
 }
 
+/* The same program everywhere? Another build may not understand the messages; other arithmetic rounds
+   otherwise. */
 static void dti_examine_build(const dt_comm *c, const uint64_t *all, const char *program, dti_notes *n) {
     int odd = dti_odd_rank(c, all, DTI_BUILD);
     if (odd >= 0) {
@@ -14014,6 +14052,7 @@ static void dti_examine_build(const dt_comm *c, const uint64_t *all, const char 
                  "it to every host", odd, c->host[odd], program);
 }
 
+/* The same data everywhere? */
 static void dti_examine_data(const dt_comm *c, const uint64_t *all, const char *data, dti_notes *n) {
     const int odd = dti_odd_rank(c, all, DTI_DATA);
     int lacks = 0; /* the first rank without them */
@@ -14026,6 +14065,7 @@ static void dti_examine_data(const dt_comm *c, const uint64_t *all, const char *
                  "hosts, or set DTRAIN_DATA to one that all see", odd, c->host[odd], data);
 }
 
+/* All that the rows of numbers show. */
 static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program, const char *name,
                                 const uint64_t *all, dti_notes *n) {
     const uint64_t *said = all + DTI_SETTINGS;
@@ -14651,6 +14691,7 @@ static bool dti_flush_to_disk(int fd) {
     return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
 }
 
+/* The folder's entry for the new name, on the disk as well. */
 static bool dti_flush_folder(const char *path) {
     char folder[DTI_PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -15562,6 +15603,7 @@ static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
     return dt_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path, got, bytes);
 }
 
+/* Images and their labels, as many of the one as of the other, every label a class. */
 static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels, int classes) {
     if (images->count != labels->count)
         return dt_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
@@ -15625,6 +15667,7 @@ static dt_err dti_cifar_open(FILE **file, const char *path, uint32_t *records) {
     return DT_OK;
 }
 
+/* How many records a file has. */
 static dt_err dti_cifar_count(const char *path, uint32_t *records) {
     FILE *file;
     const dt_err err = dti_cifar_open(&file, path, records);
@@ -15653,6 +15696,7 @@ static dt_err dti_cifar_read(dt_dataset *d, const char *path, uint32_t first, ui
     return err;
 }
 
+/* All files into one set, in their order. */
 static dt_err dti_cifar_read_all(dt_dataset *d, const char *const *paths, int n) {
     uint64_t images = 0;
     uint32_t records, at = 0;
@@ -15684,6 +15728,7 @@ typedef struct dti_search {
     bool found;
 } dti_search;
 
+/* Whether a folder has one of these files. */
 static bool dti_any_file(const char *const *files, const char *folder, const char *suffix) {
     char path[DTI_PATH_MAX + 64];
     for (; *files; ++files)
@@ -15691,6 +15736,7 @@ static bool dti_any_file(const char *const *files, const char *folder, const cha
     return false;
 }
 
+/* Looks into one folder, root/sub; remembers one that has the files with gzip only. */
 static bool dti_search_folder(dti_search *s, const dti_data_class *set, const char *root, const char *sub) {
     char folder[DTI_PATH_MAX];
     const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
@@ -15704,6 +15750,7 @@ static bool dti_search_folder(dti_search *s, const dti_data_class *set, const ch
     return s->found = true;
 }
 
+/* In this order: the folders of the set's name in the one given; that one itself; those in ./data. */
 static void dti_search_set(dti_search *s, const dti_data_class *set, const char *given, bool elsewhere) {
     for (int i = 0; given && i < 3 && set->folders[i]; ++i)
         if (dti_search_folder(s, set, given, set->folders[i])) return;
@@ -15712,6 +15759,7 @@ static void dti_search_set(dti_search *s, const dti_data_class *set, const char 
         if (dti_search_folder(s, set, "data", set->folders[i])) return;
 }
 
+/* The sentence for a set that is not there: where it was looked for, what was found instead, what to do. */
 static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
                               const char *given, bool elsewhere) {
     char held[160], advice[160];
@@ -16730,6 +16778,7 @@ static const struct { int code; char as; } dti_alike[] = {
 /* What a character is made of. */
 typedef struct dti_made { const dti_glyph *glyph, *second, *mark; bool raised; } dti_made;
 
+/* Looked for in this order: ASCII, other glyphs, raised digits, lookalikes, letters with marks. */
 static dti_made dti_font_find(int code) {
     if (code >= 32 && code <= 126) return (dti_made){ .glyph = &dti_glyphs[code - 32] };
     for (size_t i = 95; i < sizeof dti_glyphs / sizeof *dti_glyphs; ++i)
@@ -16943,6 +16992,7 @@ typedef struct dti_hand {
     int wobble, strays;
 } dti_hand;
 
+/* A hand from 24 random words: each of its numbers has a word of its own, and the bounds that stand here. */
 static void dti_hand_draw(dti_hand *h, const uint32_t r[24]) {
     for (int i = 0; i < 5; ++i) h->bend[i] = dti_between(r[i], -560, 560);
     /* (cos, sin) = (1-t^2, 2t)/(1+t^2) with t = tan(angle/2); at most 22 degrees either way */
@@ -16965,6 +17015,8 @@ static void dti_hand_draw(dti_hand *h, const uint32_t r[24]) {
     h->strays = dti_between(r[16], 0, 3) / 3 * dti_between(r[17], 1, 2); /* none for three images of four */
 }
 
+/* A point (u,v) of a stroke, in cap units about the digit's centre, bent, then mapped: (x,y) in 1/64
+   pixel. */
 static void dti_hand_point(const dti_hand *h, int u, int v, int *x, int *y) {
     const int vv = v * v / 512, uv = u * v / 512, uu = u * u / 512;
     const int bu = u + (h->bend[0] * vv + h->bend[1] * uv + h->bend[2] * (vv * v / 512)) / 4096;
@@ -17004,6 +17056,8 @@ static void dti_ink_line(int32_t *nearest, dti_stroke_line l, int reach) {
 
 static int dti_wobble(const dti_hand *h, uint32_t bits) { return dti_between(bits, -h->wobble, h->wobble); }
 
+/* nearest[pixel]: the squared distance to the nearest stroke. Pieces that meet move together: where one
+   ends, its wobble is the next one's beginning. */
 static void dti_draw_strokes(int32_t *nearest, const dti_digit *digit, const dti_hand *h) {
     const int reach = h->radius + h->soft;
     for (int i = 0; i < DTI_DIGIT_PIXELS; ++i) nearest[i] = reach * reach;
@@ -17665,6 +17719,7 @@ static bool dti_boxes_meet(const dti_box *a, const dti_box *b, float slack) {
     return true;
 }
 
+/* Remembers where a text stands, and how it begins, for dt_chart_check. */
 static void dti_text_note(dt_chart *c, const dti_box *box, const char *s, size_t bytes) {
     if (c->text_count == c->text_room) {
         const int room = 2 * c->text_room + 128;
@@ -18142,6 +18197,7 @@ static void dti_series_range(dt_chart *c, const dti_item *item, dti_ask ask) {
     }
 }
 
+/* Error bars: a line from lo to hi, and a cap at each end. */
 static void dti_draw_errors(dt_chart *c, const dti_item *item) {
     const float cap = 4.5f * c->unit, r = 0.8f * c->unit;
     float point, y;
@@ -18504,6 +18560,7 @@ static float dti_images_height(const dt_chart *c, const dti_item *item, float wi
     return dti_sheet_of(c, item, width).height;
 }
 
+/* A sheet: pictures row by row, each pixel of them zoom x zoom of the canvas, captions below. */
 static void dti_draw_images(dt_chart *c, const dti_item *item) {
     const dt_images *m = &item->images;
     const float width = c->plot[2] - c->plot[0];
@@ -18915,6 +18972,7 @@ static void dti_draw_items(dt_chart *c) {
     dti_clip(c, 0, 0, (float)c->w, (float)c->h);
 }
 
+/* All of a chart that has axes, from the back to the front. */
 static dt_err dti_draw_axes(dt_chart *c, dti_layout *l) {
     DT_TRY(dti_layout_axes(c, l));
     dti_draw_layer(c, DTI_UNDER);
@@ -18933,6 +18991,7 @@ static dt_err dti_chart_good(const dt_chart *c) {
     return c->failed == DT_OK ? DT_OK : dt_fail(c->failed, "%s", c->why);
 }
 
+/* The whole picture, from a white canvas to bytes. A chart of nothing but pictures has no axes. */
 static dt_err dti_chart_draw(dt_chart *c) {
     DT_TRY(dti_chart_good(c));
     const dti_item *sheet = NULL;
@@ -18955,8 +19014,8 @@ static dt_err dti_chart_draw(dt_chart *c) {
 /* ==== [E8.8] Asking and writing ==========================================
 
    The finished picture as pixels, as a PNG, and the numbers in it as CSV; and whether its texts are whole and
-   apart (dt_chart_check), which is how a test looks at a picture. Each draws first what is not drawn yet;
-   files are written as [E6.1] says. */
+   apart (dt_chart_check), which is how a test looks at a picture. Who wants the picture draws it first; files
+   are written as [E6.1] says. */
 
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
     DTI_NEED(width && height, "width and height", NULL);
@@ -19077,6 +19136,7 @@ static bool dti_too_many(int a, int b, int c, int d)
            SIZE_MAX / 2 / sizeof(float);
 }
 
+/* Sizes positive; images and kernels countable; room for one window; outputs countable. */
 static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O, int K, int S, int p)
 {
     if (N < 1 || C < 1 || H < 1 || W < 1 || O < 1 || K < 1 || S < 1 || p < 0)
@@ -19130,6 +19190,7 @@ static dt_err dti_size_check(const dti_layer *l) {
     return DT_OK;
 }
 
+/* Of a layer that is to be added to the list. */
 static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
     if (!*name || strlen(name) >= DTI_NAME)
         return dt_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
@@ -19205,6 +19266,7 @@ static dt_err dti_check_augment(const dt_augment *a, int channels, int height, i
     return DT_OK;
 }
 
+/* The data, how batches are cut, and which rank of how many takes its share. */
 static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank,
                                 int size) {
     DT_TRY(dti_check_dataset("batches", data));
@@ -19369,6 +19431,7 @@ static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps
     return false;
 }
 
+/* Every piece of the chain. */
 static dt_err dti_schedule_check(const dt_schedule *first) {
     int piece = 0;
     for (const dt_schedule *s = first; s; s = s->then) {
@@ -19390,6 +19453,7 @@ static dt_err dti_schedule_check(const dt_schedule *first) {
     return DT_OK;
 }
 
+/* What every trainer is given. */
 static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
                               const dt_train_desc *d) {
     DT_TRY(dti_ready(who, net));
