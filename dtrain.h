@@ -8390,7 +8390,8 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 
        V[j][i][t][c]    U[j][i][c][o]    and of one column j    M[i][t][o]    then its rows    Z[j][t][o][i]
 
-   Z = A' M has m rows i left of n, and y = Z A. For the weights' gradient R = G' dU is such a half-way house.
+   Z = A' M, of whose n rows m are left, is M transformed along one axis; y = Z A. For the weights' gradient
+   R = G' dU is the same.
 
    The points are 0, then pairs +-1, +-2, +-1/2, then infinity (the leading coefficient): n = 4, 6, 8 with
    one, two, three pairs. As indices 0 is 0, pair a is 2a + 1 and 2a + 2, infinity is n - 1.
@@ -8808,7 +8809,7 @@ typedef struct dti_product {            /* the geometry; where a, b and out are 
      blocks       OT channels o each
      parts        of the sixteen lanes, a vector each
      tiles, terms the sum: packed, the terms alone; lanes, 16 terms a tile
-   OT, TT and LANES are constants at each call. */
+   OT, TT and LANES are constants at each call. as_of, bs_of, outs_of: a, b and out of the first point. */
 DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, const dti_product *p,
                                 const float *as_of, const float *bs_of, float *outs_of, int blocks)
 {
@@ -9635,7 +9636,11 @@ DTI_INLINE void dti_line_dx(const int n, const float *sums, const dti_wino_maps 
 
 /* M of OUTS channels and two rows, PT points: sum over c, q of U[o][c][q] * V[c][top + row + q]. WHOLE: all
    of those rows are there. start: the bias of each channel, or NULL; it is put in at point 1, the point +1,
-   from which each of a line's outputs takes its share once. acc[o][row][p]. */
+   from which each of a line's outputs takes its share once. acc[o][row][p].
+     n, K, OUTS, WHOLE      constants at each call: points and taps of a line; channels o, one or two
+     channels, rows, top    of v: how many c, rows of each; the first row that is read, perhaps outside
+     v, u, u_out            V from the first of these points on; U likewise, u_out floats from o to o
+     sums                   [o][two rows][n points][16] */
 DTI_INLINE void dti_line_product(const int n, const int K, const int OUTS, const bool WHOLE, int channels,
                                  int rows, int top, const float *v, const float *u, size_t u_out,
                                  const float *start, float *sums)
@@ -9688,7 +9693,11 @@ DTI_INLINE void dti_line_products(const int n, const int K, int outs, int channe
 
 /* dU[o][u] of OUTS channels o, one c, a few points: += sum over i of dM[o][i] * V[i + u - pad], of `tiles`
    tiles. sums: [point][o][u][16], the points `sums_point`, the o `sums_out` floats apart. acc[o][p][u]; the
-   loops of the sum: tiles; rows i of dM; taps u. */
+   loops of the sum: tiles; rows i of dM; taps u.
+     n, K, OUTS             constants at each call: points and taps of a line; channels o, one or two
+     v, v_tile              V of channel c from the first of these points on; floats from tile to tile
+     dm, dm_tile            dM of the first channel o, likewise
+     resume                 go on from what sums holds, of the tiles before */
 DTI_INLINE void dti_line_weights(const int n, const int K, const int OUTS, const dti_conv *g, int tiles,
                                  const float *v, size_t v_tile, const float *dm, size_t dm_tile, float *sums,
                                  size_t sums_point, size_t sums_out, bool resume)
@@ -10054,12 +10063,12 @@ DT_API void dt_lane_conv_free(dt_lane_conv *conv) {
 
 /* ==== [E1.9] The arithmetic beneath ========================================
 
-   The same training gives the same bits on one rank or on eight, today or in a year: that is promised, and
-   it counts on IEEE 754: a sum keeps its order, NaN compares false, results round to nearest, and numbers
-   below 2^-126 are not zero. Two things take that away without a word. The compiler, told -ffast-math or a
-   part of it; [S1.1] refuses what shows in a macro. And the program: one that is linked with a library built
-   with -Ofast starts with a processor that takes denormal numbers (those below 2^-126) for zero. So a net is
-   built only after a few small sums whose results are known:
+   A training gives the same bits on one rank or on eight, with AVX2 or AVX-512. All of that counts on IEEE
+   754: a sum keeps its order, NaN compares false, results round to nearest, and numbers below 2^-126 are not
+   zero. Two things take that away without a word. The compiler, told -ffast-math or a part of it; [S1.1]
+   refuses what shows in a macro. And the program: one that is linked with a library built with -Ofast starts
+   with a processor that takes denormal numbers (those below 2^-126) for zero. So a net is built only after a
+   few small sums whose results are known:
 
        who                        is asked                            where a wrong answer comes from
        dti_check_thread           1 + 2^-25, 2^-126 * 1/2 ..          the processor, as this thread has set it
@@ -10347,8 +10356,8 @@ DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const 
        a net's units    which unit each tensor of gradients has       dti_units_follow, dti_unit_for
 
    Each float of a gradient is rounded once a step for every lane group, so the first wants vector
-   instructions: eight floats at a time with AVX-512, and elsewhere an addition of 1.5 * 2^52 that every
-   compiler makes vector code of. The second is for a few sums a channel and takes some 40 ns a term. To read:
+   instructions: eight floats at a time with AVX-512, and elsewhere an addition of 1.5 * 2^52, of which
+   compilers make vector code. The second is for a few sums a channel and takes some 40 ns a term. To read:
    dti_round_to_fixed, then dti_wide_add. */
 #ifdef DTI_IMPLEMENT
 #define DTI_UNIT_LEAST 0x1p-126f /* 1 / unit is a float, and so is 2^62 units */
@@ -11807,7 +11816,7 @@ static bool dti_rank_join(dti_rank *r, struct dti_board *board) {
     return false;
 }
 
-/* The error of dt_run_ranks: that of the rank which failed first, in its own words; one that hangs has none. */
+/* The error of dt_run_ranks: that of the rank which failed first, in its words; one that hangs has none. */
 static dt_err dti_ranks_result(dti_rank *ranks, struct dti_board *board) {
     bool hung;
     const int first = dti_failed_rank(board, &hung);
@@ -15947,9 +15956,9 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
    its own, the blocks, before the net or the optimizer is touched. Rank 0 reads the file and hands its bytes
    on, so hosts need no folder in common, and all ranks come to the same verdict.
 
-   A file is as large as the parameters and the optimizer's vectors, with Adam three times the parameters; for
-   the time of saving or loading memory holds it two or three times. To read: dt_checkpoint_save and
-   dt_checkpoint_load at the end; for trainers dti_keep_now, dti_resume. */
+   A file is as large as the parameters and the optimizer's vectors, with Adam three times the parameters
+   (under PSGD that for each rank); for the time of saving or loading memory holds it two or three times. To
+   read: dt_checkpoint_save and dt_checkpoint_load at the end; for trainers dti_keep_now, dti_resume. */
 #ifdef DTI_DECLARE
 /* For loops of one's own (trainers do it by themselves: .checkpoint and .resume of dt_train_desc). Before a
    load net, opt, it and settings are filled in. */
