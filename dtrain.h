@@ -8354,8 +8354,8 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 /* ==== [E1.8] Winograd in lanes ============================================
    A 3x3 or 5x5 convolution of stride 1 with fewer multiplications than the definition has. Convolutional
    networks spend most of their time in such layers. The best that the direct kernels [E1.2] could ever do is
-   100 % of the machine's peak; where a layer has channels enough, this room does 110 to 250 % of it, counted
-   in the multiplications of the definition (the table at dti_wino_rule).
+   100 % of the machine's peak, and 33 to 94 % is what they do; where a layer has channels enough, this room
+   does 110 to 260 %, counted in the multiplications of the definition (the table at dti_wino_rule).
 
    The idea. Two polynomials are multiplied by evaluating both at n points, multiplying the values, and
    interpolating: n products for a result of n coefficients, where the definition takes one for each pair
@@ -9931,35 +9931,37 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
 /* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [E1.2]. It knows the shape
    alone, never the machine, the rank or the batch, so that the bits are the same everywhere.
 
-   It is drawn from measurements: 512-bit vectors, one core of a Zen 5, medians of 9, on 1 December 2026.
-   Percent of the peak, in the definition's multiply-adds, Winograd : direct, for C->O channels, kernel, map.
-   The direct figures, behind each colon, are not today's: they are of that morning's direct kernels, which
-   had a tile for each height and width. The present ones [E1.2] are simpler, and a net that is built direct
-   is about a fifth slower with them; so Winograd's lead is rather larger than the table says.
+   It is drawn from measurements. Percent of the peak, in the definition's multiply-adds, Winograd : direct,
+   for C->O channels, kernel, map (3x3 kernels with a padding of 1); one core of a Zen 5 with 512-bit
+   vectors, four lane groups, medians of 9 rounds on 1 December 2026 (`make bench`; figures/bench.csv has the
+   ranges):
 
                          forward     backward-data   backward-weights   both backward passes in one
-     10->20  k5 12x12    252 : 93      250 : 73         184 : 75              237
-      6->16  k5 14x14    137 : 96      131 : 61         110 : 80              141
-     32->32  k3  4x4     167 : 87      129 : 86         107 : 75              115
-     16->160 k3 28x28    146 : 92      141 : 32         121 : 74              166
-    160->160 k3 28x28    251 : 94      233 : 81         222 : 90              217
-    320->320 k3 14x14    170 : 92      165 : 87         157 : 88              166
-    640->640 k3  7x7     168 : 75      166 : 73         114 : 57              133
+     10->20  k5 12x12    251 : 92      250 : 53         186 : 64              241
+      6->16  k5 14x14    138 : 94      132 : 51         111 : 66              142
+     32->32  k3  4x4     167 : 84      130 : 85         108 : 75              116
+     16->160 k3 28x28    148 : 93      171 : 33         142 : 79              192
+    160->160 k3 28x28    258 : 94      252 : 80         235 : 91              241
+    320->320 k3 14x14    186 : 91      179 : 89         179 : 90              177
+    640->640 k3  7x7     175 : 78      169 : 79         112 : 70              134
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
    grow with C + O, the products that they save with C*O, so what decides is C*O / (C + O): at least 8 for 3x3
-   kernels (16->16 channels, or 10->40), at least 4 for 5x5 (8->8, or 6->12). 3x3 kernels below that go
-   direct: 8->8 k3 12x12 gets 76 % forward and 66 % backward, no more than the direct kernels did. 5x5
-   kernels below it go in lines (forward : backward-weights; in brackets the direct kernel of then with its
-   pooling; p2: padding of 2):
+   kernels (16->16 channels, or 10->40), at least 4 for 5x5 (8->8, or 6->12). 5x5 kernels below that go in
+   lines (in brackets the direct kernels, alone and with the pooling that follows in a net; p2: padding of
+   2):
 
-      1->10  k5 28x28       84 (87) : 86 (72)
-      1->6   k5 28x28 p2    78 (69) : 81 (61)
+                             forward         backward-weights
+      1->10  k5 28x28       85 (69, 62)        90 (50, 48)
+      1->6   k5 28x28 p2    79 (54, 49)        83 (41, 39)
 
-   From 8->8 on squares are as fast as lines, for 6->16 a fifth faster; for 4->8 lines are faster.
-   F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map, at twice its error; F(2,3) and F(2,5)
-   save about half as much: they are here to be compared (chapter 4 draws all of them, speed against
-   error). */
+   3x3 kernels below it go direct: 8->8 k3 12x12 by squares got 76 % forward and 66 % backward, no more than
+   the direct kernels of then. From 8->8 on 5x5 squares were as fast as lines, for 6->16 a fifth faster; for
+   4->8 lines were faster. (These three are older: of that morning, and of direct kernels that had a tile
+   for each height, which the present, simpler ones do not reach.)
+   F(6,3) saves a fifth of F(4,3)'s products where 6
+   divides the map, at twice its error; F(2,3) and F(2,5) save about half as much: they are here to be
+   compared (chapter 4 draws all of them, speed against error). */
 DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
 {
     if (g->S != 1 || (g->K != 3 && g->K != 5) || g->P < 3 || g->Q < 3) return NULL;
