@@ -9957,7 +9957,7 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
 
    3x3 kernels below it go direct: 8->8 k3 12x12 by squares got 76 % forward and 66 % backward, no more than
    the direct kernels of then. From 8->8 on 5x5 squares were as fast as lines, for 6->16 a fifth faster; for
-   4->8 lines were faster. (These three are older: of that morning, and of direct kernels that had a tile
+   4->8 lines were faster. (These three are older: of earlier that day, and of direct kernels that had a tile
    for each height, which the present, simpler ones do not reach.)
    F(6,3) saves a fifth of F(4,3)'s products where 6
    divides the map, at twice its error; F(2,3) and F(2,5) save about half as much: they are here to be
@@ -12927,7 +12927,7 @@ static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
 }
 
 /* What a wait returns when another rank has failed. Under MPI that was said already, and we are about to be
-   ended: so no second line is added, by keeping still for so long. */
+   ended: so no second line is added, by keeping still for three seconds, in which that happens. */
 static dt_err dti_give_up(dt_comm *c, int failed) {
     char text[320];
     dti_fate fate = (dti_fate)DTI_GET(c->signs->board->hung);
@@ -12970,7 +12970,7 @@ static dt_err dti_idles(dt_comm *c) {
 static bool dti_speaks_first(dt_comm *c) {
     if (c->size == 1) return true;
     /* an error that meets every host alike is said by the first, which then ends all */
-    dti_doze(300000l * (c->away < 5 ? c->away : 5));
+    dti_doze(300000l * (c->away < 5 ? c->away : 5)); /* 0.3 s a host, at most 1.5 s */
     if (!c->signs->board || dti_fails_first(c)) return true;
     return DTI_GET(c->signs->board->hung) && !DTI_GET(c->signs->board->watched)
         && !atomic_exchange(&c->signs->board->watched, 1);
@@ -13143,7 +13143,8 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
         poll(process, (nfds_t)c->here, 100);
         int dead = dti_watcher_deaths(c, process);
         if (dead == -2) _exit(0);
-        if (atomic_load(&c->signs->board->failed)) {  /* that rank speaks for itself, and ends the job */
+        /* that rank speaks for itself, and ends the job; it has two seconds for it */
+        if (atomic_load(&c->signs->board->failed)) {
             if (failed_at == 0.0) failed_at = dt_now();
             if (dead < 0 && dt_now() < failed_at + 2.0) continue;
             dti_watcher_kill(c);
@@ -13680,6 +13681,7 @@ static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset
     dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
     const int farewell = atomic_load(&guard->farewell);
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    /* the watcher's time to speak: 0.2 s, over several hosts 0.5 s [E4.4] */
     if (farewell == DTI_SILENT) dti_doze(atomic_load(&guard->hosts) > 1 ? 500000 : 200000);
     if ((farewell == DTI_GOODBYE || farewell == DTI_ENDING) && WIFSIGNALED(status) && !g.ended_it)
         dti_guardian_ends(&g, "has said goodbye, but a signal ended it before it came out of MPI_Finalize");
@@ -18169,8 +18171,9 @@ static void dti_put_spot(dt_chart *c, const dti_spot *best, dti_pen pen, float c
 /* ==== [E8.6] Marks =======================================================
 
    Each subsection is one kind of thing to show, whole: how it is told, its place on the canvas, how it is
-   drawn, what it says in the CSV; then the class dti_mark that the chart knows of it. First, what series of
-   points have in common. */
+   drawn, what it says in the CSV; then the class dti_mark that the chart knows of it. A number that is
+   multiplied by c->unit is in pixels of a canvas of 1200 x 750; by a size, in heights of a capital; alone, in
+   a cost, it is a taste [E8.5]. First, what series of points have in common. */
 
 static float dti_at_x(const dt_chart *c, double x) { return dti_axis_at(&c->x, x); }
 static float dti_at_y(const dt_chart *c, double y) { return dti_axis_at(&c->y, y); }
@@ -18343,7 +18346,7 @@ static const dti_mark dti_bar_mark = {
 };
 
 /* Each series is an item of bars, around x = 0, 1, ... for the groups, which take 0.74 of the room between
-   them. */
+   them, a stack four fifths of that. */
 DT_API void dt_chart_bars(dt_chart *c, const dt_bars *b) {
     if (!dti_told(c, __func__, b, b && b->series <= DTI_MOST_BARS && b->groups <= DTI_MOST_BARS)) return;
     const size_t n = b->y ? b->groups : 0;
@@ -18368,6 +18371,8 @@ DT_API void dt_chart_bars(dt_chart *c, const dt_bars *b) {
     }
     if (!c->groups) c->groups = n, c->names = names;
 }
+
+/* One item of bars, a hundredth of a bin's width apart on each side. A value in no bin is counted as lost. */
 DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
     if (!dti_told(c, __func__, h, h && (h->values || h->n == 0) && h->bins <= DTI_MOST_BARS)) return;
     dti_item *item = dti_chart_add(c, &dti_bar_mark, h->label, c->colours++);
