@@ -7267,8 +7267,9 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 #endif
 
 /* =============================================================================
-   Part II, the engine room. Each room opens with what it is for. It uses Part I,
-   and other rooms; nothing in Part I knows more of it than the doors [S1.4].
+   Part II, the engine room. Each room opens with what it is for, and where to
+   begin reading in it; rooms may be read in any order. A room uses Part I, and
+   other rooms; nothing in Part I knows more of it than the doors [S1.4].
    ============================================================================= */
 
 /* ==== [E1] Lane kernels ====================================================
@@ -7571,7 +7572,7 @@ static void dti_sqrt_all(float *x, size_t n) {
        linear layer                 outputs        lane groups           inputs
 
    Tiles differ between machines. A sum takes its steps in the same order in each, and so has the same bits.
-   */
+   To read: dti_tile, then dti_tile_run; dti_tile_rows cuts what there is to do into tiles. */
 #ifdef DTI_IMPLEMENT
 enum { DTI_BLOCK = 16, DTI_TILE_COLUMNS = 3 };   /* most rows, and most columns, of a tile */
 
@@ -11137,7 +11138,11 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
 
    A collective that has been started and is not over yet is a flight. Flights are numbered, and every rank
    starts the same ones in the same order, so the number says which belong together; up to DTI_FLIGHTS are on
-   their way at once. A wait for one of them brings all of them forward. */
+   their way at once. A wait for one of them brings all of them forward.
+
+   Why several at once: a layer's gradient can travel while the one before it is still being computed, and a
+   rank that comes late to one sum may be early at the next. To read: dti_flight_wait, dti_progress, then one
+   of the three ways below, such as dti_shared_progress. */
 #ifdef DTI_IMPLEMENT
 static size_t dti_type_size(dt_type type) { return type == DT_F32 ? 4 : 8; }
 
@@ -11948,7 +11953,7 @@ static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net
 
    A process knows from its environment, before MPI has started, how many ranks its job has and which one it
    is. Each launcher says it in variables of its own, by which the doctor [E5.1] tells that a program was
-   started by the launcher of another MPI than its own. */
+   started by the launcher of another MPI than its own. To read: dti_launch. */
 #ifdef DTI_IMPLEMENT
 /* The number in a variable of the environment. */
 static int dti_environment(const char *name, int otherwise) {
@@ -12363,7 +12368,9 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
 
        moves go on                       it works
        only ticks go on, `waiting` is 1  it waits for another rank
-       both stand still                  it is stuck, stopped or dead: the one to blame if others wait */
+       both stand still                  it is stuck, stopped or dead: the one to blame if others wait
+
+   To read: dti_pulse, which is a seat, and dti_board; then dt_comm_progress [E4.2], which writes there. */
 #ifdef DTI_DECLARE
 
 /* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to
@@ -12598,7 +12605,14 @@ static bool dti_under_mpi(const dt_comm *c) { return c->backend->name[0] == 'M';
    beat twice a second, whenever it passes here: in a wait, at a step, at a phase. A beat says where the
    rank is, and for how long all ranks of its host have done nothing but wait. A host is missed by another
    on which all ranks wait and nothing moves, if no beat of it came for the whole patience; its first rank
-   is the one that is named. And if all hosts say that all of their ranks wait, they wait for each other. */
+   is the one that is named. And if all hosts say that all of their ranks wait, they wait for each other.
+
+       host A   board, watcher          host B   board, watcher
+         rank 0  ----- beat, 2 a second ----->     rank 2         the first ranks of their hosts
+                <----------------------------
+         rank 1                                    rank 3         these send nothing
+
+   A beat is some eighty bytes, sent and received without waiting. To read: dti_beats, dti_miss_a_host. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -13022,7 +13036,7 @@ DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
    it; it knows all ranks by the board. A session of its own keeps it alive when the ranks are ended. It
    closes all files but the one to which it writes: mpiexec waits for that one to close, and so gets the
    line. A pidfd tells at once when a rank's process ends; where the system has none, each look asks for the
-   process. */
+   process. To read: dti_watcher_main. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -13751,7 +13765,7 @@ static void dti_start_over(const struct dti_guard *guard, bool well) { (void)gua
                   beats stop    all have said it:     out of MPI_Finalize
                                 the watcher stops
 
-   or is ABORTED: the job is to end, and a rank has said why. */
+   or is ABORTED: the job is to end, and a rank has said why. To read: dt_comm_world. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 static void dti_guard_hosts(dt_comm *c) {
@@ -14144,7 +14158,8 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
 
        rank 0  |== forward ==|== backward ==|wait|sum|       one line of time for each rank, from one zero on:
        rank 1  |== forward ====|== backward ====|sum|        the moment at which all left a barrier
-*/
+
+   To read: dt_comm_profile, dti_trace_add, dt_trace_write. */
 #ifdef DTI_DECLARE
 
 typedef struct dt_profile { double seconds, compute, wait, reduce; uint64_t bytes; } dt_profile;
@@ -15347,7 +15362,7 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
 
    Measurements of many runs in one file, a row each. The plain way, fopen to append, mixes columns when a
    program has changed, and continues a row that a killed run has left half. So the header that is there must
-   be the one that is meant, and a row without its end is ended first. */
+   be the one that is meant, and a row without its end is ended first. To read: dt_csv_append. */
 #ifdef DTI_DECLARE
 /* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes
    the header first if the file is new or empty, or is no plain file. DT_EDATA if the file begins with
@@ -17686,6 +17701,11 @@ static void dti_marker(dt_chart *c, float x, float y, float r, int index) {
 
 /* ==== [E8.3] Text ========================================================
 
+   The font [E7.1] knows glyphs; here they become words, lines and paragraphs, whose width and height are
+   known before anything is drawn: that is what the layout [E8.7] asks for first. dti_wrap breaks a text into
+   lines of a width, dti_fit makes it smaller until it is no higher than it may be, dti_put_paragraph draws
+   it.
+
    Sizes are cap heights in pixels. A line of text stands in a box from 1.1 sizes above its baseline to 0.4
    below; lines are 1.75 sizes apart. Every text drawn leaves its box in c->texts, so that later labels can
    keep away from it and dt_chart_check can prove that all of them did. */
@@ -18649,7 +18669,8 @@ static void dti_ask_ranges(dt_chart *c, dti_ask ask) {
    at the canvas' edges; then what stands between these and the plot, where numbers and names are as wide as
    they turn out; then all is drawn, from the back to the front. A legend sends the eye to and fro, so
    labels stand at the right edge while they fit there, all of them in half of the height. What could not be
-   drawn, and an axis without its 0, is said in words that are added here. */
+   drawn, and an axis without its 0, is said in words that are added here. To read: dti_chart_draw, at the
+   end. */
 
 /* A tag names one series: at the right edge beside its last point, or in the legend. */
 typedef struct dti_tag {
