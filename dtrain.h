@@ -7397,8 +7397,9 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 #endif
 
 /* =============================================================================
-   Part II, the engine room. Each room opens with what it is for. It uses Part I,
-   and other rooms; nothing in Part I knows more of it than the doors [S1.4].
+   Part II, the engine room. Each room opens with what it is for, and where to
+   begin reading in it; rooms may be read in any order. A room uses Part I, and
+   other rooms; nothing in Part I knows more of it than the doors [S1.4].
    ============================================================================= */
 
 /* ==== [E1] Lane kernels ====================================================
@@ -7419,7 +7420,10 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 
    So the direct kernels are left with other strides and kernels, tiny maps, first layers of few channels,
    and nets that ask for them. They have one tile and one loop nest for all of these, and nothing that is
-   made for one size. */
+   made for one size. What both ways reach of the machine's peak is measured at dti_wino_rule.
+
+   Letters, as in [S1.4]: a convolution g takes C maps of H x W to O maps of P x Q with K x K taps, stride S.
+   Floats of an array are counted, not bytes; a name like y_row is how many of them lie between two rows. */
 
 /* ==== [E1.1] Lanes ========================================================
    Activations are [C][H][W][16]: a lane group, in which each number of the network stands sixteen times, one
@@ -7432,7 +7436,16 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
 
    A lane never meets another one, except where a weight's gradient adds up its sixteen partial sums
    (dti_fold). So the width of the vector cannot change a result: what must be the same everywhere is only
-   the order of the additions in each element, and every kernel below states that order. */
+   the order of the additions in each element, and every kernel below states that order.
+
+   Nearly all that knows of instruction sets stands here: below, a kernel is written once, in these few words.
+
+       dti_load, dti_store    sixteen lanes or a part of them, from or to memory at a multiple of its size
+       dti_splat(a)           the number a in every lane
+       dti_fma(a, b, c)       a * b + c, fused where the machine can
+       dti_places             what max-pooling keeps: in which place of its window a maximum was
+       dti_fold, dti_turn     lanes added up; rows and columns exchanged
+       DTI_UNROLL             a loop with constant bounds becomes straight code, and its arrays registers */
 #ifdef DTI_IMPLEMENT
 #if defined(__AVX512F__) || defined(__AVX__) || defined(__SSE2__)
 #include <immintrin.h>
@@ -7689,7 +7702,7 @@ static void dti_sqrt_all(float *x, size_t n) {
        linear layer                 outputs        lane groups           inputs
 
    Tiles differ between machines. A sum takes its steps in the same order in each, and so has the same bits.
-   */
+   To read: dti_tile, then dti_tile_run; dti_tile_rows cuts what there is to do into tiles. */
 #ifdef DTI_IMPLEMENT
 enum { DTI_BLOCK = 16, DTI_TILE_COLUMNS = 3 };   /* most rows, and most columns, of a tile */
 
@@ -7870,6 +7883,8 @@ static bool dti_next_run(const dti_axis *a, dti_run *r)
     return true;
 }
 
+/* The axis of a pass: `in` inputs and `out` outputs of the forward pass, which backward change places. first
+   and taps leave out the kernel's taps that no output has. */
 static dti_axis dti_axis_of(int in, int out, const dti_conv *c, bool backward)
 {
     const dti_axis whole = { out, in, c->S, c->pad, 0, c->K, false };
@@ -7901,6 +7916,7 @@ DTI_LOCAL size_t dti_conv_packed_floats(const dti_conv *c)
     return dti_packed_pass_floats(c->O, c->C, c->K) + dti_packed_pass_floats(c->C, c->O, c->K);
 }
 
+/* One pass's weights. The loops: blocks of 16 outs; ins; lines of taps, each turned as a whole. */
 static void dti_pack_pass(const dti_conv *c, bool backward, const float *w, float *packed)
 {
     const dti_axis rows = dti_rows_of(c, backward), columns = dti_columns_of(c, backward);
@@ -8079,6 +8095,8 @@ typedef struct dti_wplan {
     size_t sums, dy, x, end;        /* in scratch, behind the steps */
 } dti_wplan;
 
+/* A band's rows: as many as bring l2_bytes of turned x, or l1_bytes of dy lanewise; at least two, an even
+   number, at most all. */
 static dti_wplan dti_wplan_of(const dti_conv *g)
 {
     dti_wplan p = { g->C >= 12, dti_rows_of(g, false), dti_columns_of(g, false), 0, 0, 0, 0, 0, 0, 0, 0 };
@@ -8239,7 +8257,14 @@ DTI_LOCAL void dti_conv_backward_weights(const dti_conv *g, const float *x, cons
 
 /* ==== [E1.5] Max-pooling ===================================================
    y = the maximum of each K x K window, argmax its place u*K + v, per lane; of equal values the first in
-   row-major order. Backward, each dy goes to its window's place. */
+   row-major order. Backward, each dy goes to its window's place.
+
+       one lane, K = 2:     x  1  7        y 7        dx  0  dy        places   0  1
+                               3  5        place 1        0  0                  2  3
+
+   To search the windows again on the way back would need x once more, and a comparison for each number; a
+   place is one byte. With ReLU in the same pass a place of 4 says that nothing goes back. The places of
+   sixteen lanes are compared as vectors. To read: dti_pool_row. */
 #ifdef DTI_IMPLEMENT
 /* One row of windows of one channel: W columns of x, of which each window begins S after the last. */
 DTI_INLINE void dti_pool_row(int W, int K, int S, const float *x, float *y, uint8_t *argmax)
@@ -8327,8 +8352,9 @@ DTI_INLINE void dti_tile_pool(const dti_v *a, bool relu, float *y, uint8_t *argm
 #endif
 
 /* ==== [E1.6] Convolution and 2x2 max-pooling together =======================
-   The map between a convolution and its pooling is four times as large as either end of it. A net that does
-   both in one op keeps it for one lane group at a time, in scratch, instead of for the whole batch. */
+   The map between a convolution and its pooling is four times as large as what the pooling leaves of it. A
+   net that does both in one op keeps it for one lane group at a time, in scratch, instead of for the whole
+   batch. */
 #ifdef DTI_IMPLEMENT
 static size_t dti_map_floats(const dti_conv *c) { return (size_t)(c->O * c->P) * (size_t)c->Q * DTI_L; }
 
@@ -8373,7 +8399,7 @@ DTI_LOCAL void dti_conv_pool_backward(const dti_conv *g, const float *x, const f
        rows: outputs         .    .    .        steps: inputs; weights packed as a 1x1 convolution's
 
    The weights' gradient is that of [E1.4], turned: vectors of 16 inputs, and a sum over sixteen lanes. Its
-   tiles go straight into dw. */
+   tiles go straight into dw. To read: dti_linear_forward. */
 #ifdef DTI_IMPLEMENT
 static dti_conv dti_linear_as_conv(int I, int O) { return (dti_conv){ I, 1, 1, O, 1, 1, 1, 1, 0 }; }
 
@@ -8457,14 +8483,17 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 #endif
 
 /* ==== [E1.8] Winograd in lanes ============================================
-   A 3x3 or 5x5 convolution of stride 1 with fewer multiplications than the definition has.
+   A 3x3 or 5x5 convolution of stride 1 with fewer multiplications than the definition has. Convolutional
+   networks spend most of their time in such layers. The best that the direct kernels [E1.2] could ever do is
+   100 % of the machine's peak, and 33 to 94 % is what they do; where a layer has channels enough, this room
+   does 110 to 260 %, counted in the multiplications of the definition (the table at dti_wino_rule).
 
    The idea. Two polynomials are multiplied by evaluating both at n points, multiplying the values, and
    interpolating: n products for a result of n coefficients, where the definition takes one for each pair
    of coefficients. A correlation is that product transposed. So along one axis m outputs of a kernel of K
    taps need n = m + K - 1 products, not m*K; a tile of m x m outputs needs n*n, not m*m*K*K: 36 for 144
-   with m = 4, K = 3; 64 for 400 with m = 4, K = 5. Each of the n*n points of a tile knows only itself, so
-   the sum over channels is, point by point, an ordinary matrix product.
+   with m = 4, K = 3; 64 for 400 with m = 4, K = 5. This is called F(m, K). Each of the n*n points of a tile
+   knows only itself, so the sum over channels is, point by point, an ordinary matrix product.
 
        x  n x n  -- B' x B -->  V  n x n                    one tile, one channel:
                                 |                           8 x 8 of x give 4 x 4 of y
@@ -8473,8 +8502,30 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
                                 |                              |  +----+--+     by K - 1
        y  m x m  <-- A' M A --  M  n x n                       +--| y  |  |
 
+   A' is the transpose of A. Begin to read at dti_wino_forward, which calls what stands above it. From top to
+   bottom:
+
+       transforms of one axis      dti_wino_interpolate is B', dti_wino_evaluate A and G, .._back B and A'
+       transforms of a tile        the same along one axis, then along the other: dti_wino_x, dti_wino_y ..
+       transforms of weights       dti_wino_w, sixteen kernels side by side
+       the product                 dti_product_run, M = U V: here the time goes
+       weights, once a step        dti_wino_pack: U, in the order in which the product reads it
+       tiles of a layer's maps     cut out, padded, pooled: dti_wino_take_x .., dti_wino_give_y ..
+       scratch                     dti_wino_room: how large V, M .. are
+       forward, backward           a chunk of tiles at a time, in it a column of points at a time
+       lines                       the same along one axis only, for the few channels of a first layer
+       the rule                    which convolution goes which way, and what that was measured to gain
+
+   What lies where. c and o are channels of x and y, t a tile of the chunk, i and j the row and column of a
+   point, u and v those of a tap. An element of V, M and Z is a vector of sixteen lanes, one of U a number:
+
+       V[j][i][t][c]    U[j][i][c][o]    and of one column j    M[i][t][o]    then its rows    Z[j][t][o][i]
+
+   Z = A' M, of whose n rows m are left, is M transformed along one axis; y = Z A. For the weights' gradient
+   R = G' dU is the same.
+
    The points are 0, then pairs +-1, +-2, +-1/2, then infinity (the leading coefficient): n = 4, 6, 8 with
-   one, two, three pairs.
+   one, two, three pairs. As indices 0 is 0, pair a is 2a + 1 and 2a + 2, infinity is n - 1.
      A (n x m)  evaluates a polynomial of m coefficients: row a is 1, a, a^2 ..; row infinity takes the last.
      G (n x K)  does so with K coefficients and divides row a by M'(a), the derivative at a of
                 M(z) = z * product of (z - a) over the pairs.
@@ -8507,19 +8558,20 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
    of at most 8 tiles are added in ascending order; dx adds its tiles in ascending order. Chunks may span
    lane groups, except for dU: a group's share of a gradient is its own.
 
-   Sources: Winograd 1980; Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks.
-   Begin reading at dti_wino_forward. */
+   Sources: Winograd 1980; Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks. */
 #ifdef DTI_IMPLEMENT
 /* The machine. What stands here changes the speed, never a bit; DTI_WINO_CHUNK is for all machines,
    for it is part of dU's order. */
 enum { DTI_WINO_CHUNK = 8 }; /* tiles transformed together: they share a pass over the weights */
 static const struct {
-    int outs, tiles; /* register tile of a product: channels x tiles accumulators, outs + tiles loads */
-    int depth;    /* channels of one pass: tiles * depth vectors stay in L1 */
-    size_t slice; /* floats of L2 for the part of dU that is in the making */
+    int outs, tiles; /* register tile of a product: channels x tiles accumulators, outs + tiles loads:
+                        24 of 32 registers, or 12 of 16 */
+    int depth;    /* channels of one pass: tiles * depth vectors stay in L1, 4 * 128 * 64 bytes = 32 KiB */
+    size_t slice; /* floats for the part of dU that is in the making: 512 KiB of L2 */
 } dti_wino_machine = { DTI_REGISTERS == 32 ? 6 : 3, 4, 128, 128 * 1024 };
 
-/* ---- The transforms of one axis. */
+/* ---- The transforms of one axis. A pair is 0, 1, 2 for +-1, +-2, +-1/2. n is a constant at each call, so
+   that all loops are unrolled and a transform of eight numbers is some twenty vector instructions. */
 
 DTI_INLINE float dti_wino_point(int pair) { return pair == 0 ? 1.0f : pair == 1 ? 2.0f : 0.5f; }
 
@@ -8530,7 +8582,8 @@ DTI_INLINE float dti_wino_power(int pair, int k) /* a^k, exact */
     return p;
 }
 
-/* Coefficient k of q, and of q_a. */
+/* Coefficient k of z^k in q, and in q_a: the tables' rows are for n = 4, 6, 8. q = z - 1; (z - 1)(z - 4);
+   (z - 1)(z - 4)(z - 1/4). */
 DTI_INLINE float dti_wino_q(const int n, int k)
 {
     static const float q[3][4] = { { -1, 1 }, { 4, -5, 1 }, { -1, 5.25f, -5.25f, 1 } };
@@ -8554,7 +8607,8 @@ DTI_INLINE dti_v dti_wino_scale(const int n, int i)
     return dti_splat(i == n - 1 ? 1.0f : s[n / 2 - 2][(i + 1) / 2]);
 }
 
-/* y[n] = B' x[n] */
+/* y[n] = B' x[n]: the points 0 and infinity first, then each pair as its even part plus and minus a times its
+   odd part */
 DTI_INLINE void dti_wino_interpolate(const int n, dti_v *y, const dti_v *x)
 {
     y[0] = x[n - 2], y[n - 1] = x[n - 1];
@@ -8573,7 +8627,7 @@ DTI_INLINE void dti_wino_interpolate(const int n, dti_v *y, const dti_v *x)
     }
 }
 
-/* y[n] = A x[m], or with m = K what G is without its scale */
+/* y[n] = A x[m]; with m = K it is G x but for dti_wino_scale */
 DTI_INLINE void dti_wino_evaluate(const int n, const int m, dti_v *y, const dti_v *x)
 {
     y[0] = x[0], y[n - 1] = x[m - 1];
@@ -8629,17 +8683,18 @@ DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, dti_v *y, const
     y[m - 1] += x[n - 1];
 }
 
-/* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]; points
-   are [column j][row i], each `point` floats from the next. x and V are transformed at once. M is
-   as large as all else together, so it exists one column of points at a time, in L1 or L2: a
-   column's rows are transformed right after its products, the columns when all are there. */
+/* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]; points are
+   [column j][row i], each `point` floats from the next. `part` goes through the sixteen lanes, a vector at a
+   time. x becomes V, and dV becomes dx, whole tiles at once. M is as large as all else together, so it exists
+   one column of points at a time, in L1 or L2: a column's rows are transformed (dti_wino_rows) right after
+   its products, the columns (dti_wino_y) when all are there. */
 typedef struct dti_wino_square { /* a tile's square of a map */
     float *at;
     size_t channel, row; /* floats to the next */
     int channels;
 } dti_wino_square;
 
-/* V = B' x B, points [j][i] */
+/* V = B' x B, points [j][i]: B' along each row of x, then along each column of that, t */
 DTI_INLINE void dti_wino_x(const int n, const dti_wino_square *s, float *v, size_t point)
 {
     const size_t channel = s->channel, row = s->row;
@@ -8661,7 +8716,7 @@ DTI_INLINE void dti_wino_x(const int n, const dti_wino_square *s, float *v, size
         }
 }
 
-/* dx += B dV B' */
+/* dx += B dV B': along each column of dV, then along each row of that, which is added to dx */
 DTI_INLINE void dti_wino_x_back(const int n, const dti_wino_square *s, const float *v, size_t point)
 {
     const size_t channel = s->channel, row = s->row;
@@ -8722,8 +8777,8 @@ DTI_INLINE void dti_wino_y_back(const int n, const int m, const dti_wino_square 
             }
 }
 
-/* The other axis of M, for `items` elements: z[item][m] = A' m[n][item], points `point` floats
-   apart */
+/* The other axis of M, for `items` pairs (tile, channel): z[item][m] = A' m[n][item], points `point` floats
+   apart; and back, m[n][item] = A z[item][m] */
 DTI_INLINE void dti_wino_rows(const int n, const int m, int items, const float *from, size_t point,
                               float *z)
 {
@@ -8750,7 +8805,7 @@ DTI_INLINE void dti_wino_rows_back(const int n, const int m, int items, const fl
 
 /* ---- The transforms of weights: sixteen of them side by side. */
 
-/* U[j][i][16] = G w G' of w[K*K][16] */
+/* U[j][i][16] = G w G' of w[K*K][16]: along each row of w, then along each column of that. */
 DTI_INLINE void dti_wino_w(const int n, const int K, const float *w, float *u)
 {
     for (size_t part = 0; part < 16; part += DTI_W) {
@@ -8787,7 +8842,9 @@ DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float
         }
 }
 
-/* ---- The forms F(m, K), compiled. */
+/* ---- The forms F(m, K), compiled. A form is the transforms above with n, m and K filled in: DTI_WINO_SIDE
+   makes those that depend on n alone, DTI_WINO_FORM the others, DTI_WINO_ROW lists them for
+   dti_wino_forms. */
 struct dti_wino_form {
     int n, m, K;
     void (*x)(const dti_wino_square *s, float *v, size_t point);
@@ -8800,11 +8857,12 @@ struct dti_wino_form {
     void (*w_back)(int items, const float *u, size_t u_point, float *r, size_t r_tap, bool add);
     /* in lines, below: all of a pass; NULL where tiles are squares */
     void (*line_pack)(const dti_conv *g, const float *w, float *packed);
-    void (*line_forward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x, const float *packed,
-                         const float *b, bool relu, const dti_wino_maps *y, float *scratch);
+    void (*line_forward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
+                         const float *packed, const float *b, bool relu, const dti_wino_maps *y,
+                         float *scratch);
     void (*line_backward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
-                          const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw, float *db,
-                          float *scratch);
+                          const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw,
+                          float *db, float *scratch);
 };
 
 #define DTI_WINO_SIDE(n) \
@@ -8856,10 +8914,18 @@ DTI_WINO_FORM(8, 6, 3)
 DTI_WINO_FORM(6, 2, 5)
 DTI_WINO_FORM(8, 4, 5)
 
-/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points. Of a there are
-   two kinds:
-     packed    numbers [term][o] in blocks of OT, the weights     terms are channels
-     lanes     numbers that are the lanes of vectors, o's 16 apart     terms are tiles, 16 lanes each */
+/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points. k is a
+   term, t a tile. All passes are this product, with other things in the places of its letters:
+
+                        a                       b               out     k, a term           t, a "tile"
+     forward            U                       V               M       channel of x        tile
+     backward, data     U, channels exchanged   dM              dV      channel of y        tile
+     backward, weights  V, or dM                the other,      dU      tile, and each      16 channels of b
+                                                turned                  of its 16 lanes
+
+   So of a there are two kinds:
+     packed    numbers [term][o] in blocks of OT: the weights
+     lanes     numbers that are the lanes of vectors, those of the next o 16 floats on */
 typedef struct dti_product {            /* the geometry; where a, b and out are goes beside it */
     size_t a_point, b_point, out_point; /* floats to the next point, */
     size_t b_tile, out_tile;            /* .. to the next tile; to the next o of out they are 16, */
@@ -8869,7 +8935,12 @@ typedef struct dti_product {            /* the geometry; where a, b and out are 
     bool resume; /* go on from what out holds */
 } dti_product;
 
-/* OT x TT accumulators in registers. */
+/* OT x TT accumulators in registers, as in [E1.2]: OT channels o by TT tiles. The loops:
+     points       f, of one column; or one
+     blocks       OT channels o each
+     parts        of the sixteen lanes, a vector each
+     tiles, terms the sum: packed, the terms alone; lanes, 16 terms a tile
+   OT, TT and LANES are constants at each call. as_of, bs_of, outs_of: a, b and out of the first point. */
 DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, const dti_product *p,
                                 const float *as_of, const float *bs_of, float *outs_of, int blocks)
 {
@@ -8879,7 +8950,8 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, co
         for (int k = 0; k < blocks; ++k)
             for (size_t part = 0; part < 16; part += DTI_W) {
                 float *out = outs_of + (size_t)f * p->out_point + (size_t)(k * OT) * DTI_L + part;
-                const float *a = as_of + (size_t)f * p->a_point + (size_t)(k * OT) * (LANES ? DTI_L : (size_t)terms);
+                const float *a = as_of + (size_t)f * p->a_point +
+                                 (size_t)(k * OT) * (LANES ? DTI_L : (size_t)terms);
                 const float *b = bs_of + (size_t)f * p->b_point + part;
                 dti_v acc[4][6];
                 DTI_UNROLL for (int t = 0; t < TT; ++t)
@@ -8902,6 +8974,8 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, co
             }
 }
 
+/* From here to dti_product_size: the sizes that come as numbers become constants. Each OT is a function of
+   its own, which keeps compilers fast. */
 DTI_INLINE void dti_product_tiles(const int OT, const bool LANES, const dti_product *p,
                                   const float *a, const float *b, float *out, int tiles, int blocks)
 {
@@ -8951,6 +9025,7 @@ DTI_NOINLINE void dti_product_6(const dti_product *p, const float *a, const floa
 }
 #endif
 
+/* The function for OT channels. */
 static void dti_product_size(int OT, const dti_product *p, const float *a, const float *b,
                              float *out, int tiles, int blocks)
 {
@@ -8966,8 +9041,8 @@ static void dti_product_size(int OT, const dti_product *p, const float *a, const
     }
 }
 
-/* n things in the fewest parts of at most `most`, as even as can be: the first `wide` parts are of
-   `size`, the others one less. */
+/* n things in the fewest parts of at most `most`, as even as can be: the first `wide` parts are of `size`,
+   the others one less. 20 channels, at most 6: four parts of 5; 10: two of 5; 16: 6, 5, 5. */
 typedef struct dti_parts {
     int count, size, wide;
 } dti_parts;
@@ -9000,11 +9075,11 @@ static void dti_product_do(const dti_product *p, const float *a, const float *b,
     }
 }
 
-/* One column of points: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c], of all_outs channels o that U from
-   dti_wino_pack has, `outs`. Where the channels are many, passes over `depth` of them keep the vectors of four
-   tiles in L1 while all weights of the pass go by. */
-static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles, const float *u, const float *in,
-                              size_t in_point, float *out, size_t out_point)
+/* One column of points: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c]. U is dti_wino_pack's, of
+   all_outs channels o; `outs` of them are computed. Where the channels are many, passes over `depth` of them
+   keep the vectors of four tiles in L1 while all weights of the pass go by. */
+static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles, const float *u,
+                              const float *in, size_t in_point, float *out, size_t out_point)
 {
     const dti_parts passes = dti_parts_of(ins, dti_wino_machine.depth);
     const int together = passes.count == 1 ? n : 1;
@@ -9025,14 +9100,16 @@ static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles,
         }
 }
 
-/* ---- Weights, once a step: U[point][pass][block][c of the pass][o of the block]; behind it the
-   same with the channels exchanged. */
+/* ---- Weights, once a step: U[point][pass][block][c of the pass][o of the block], the order in which the
+   product reads them; behind it, for backward-data, the same with the channels exchanged. A pass is at most
+   `depth` channels c, a block at most `outs` channels o, both as even as dti_parts_of makes them. */
 DTI_LOCAL size_t dti_wino_packed_floats(const dti_conv *g, const dti_wino_form *form)
 {
     if (form->line_pack) return 2 * dti_whole_lines((size_t)(g->O * g->C) * (size_t)(form->K * form->n));
     return 2 * (size_t)(form->n * form->n) * dti_whole_lines((size_t)g->C * (size_t)g->O);
 }
 
+/* The loops: passes; 16 channels o, whose kernels are transformed side by side; the pass's channels c. */
 static void dti_wino_pack_pass(const dti_wino_form *form, int outs, int ins, const float *w,
                                size_t w_out, size_t w_in, float *packed)
 {
@@ -9068,6 +9145,7 @@ static void dti_wino_pack_pass(const dti_wino_form *form, int outs, int ins, con
         }
 }
 
+/* w[O][C][K][K] -> U for the forward pass, and behind it U for backward-data. */
 DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const float *w,
                              float *packed)
 {
@@ -9093,8 +9171,8 @@ static int dti_wino_tiles(const dti_conv *g, const dti_wino_form *form)
     return ((g->P + form->m - 1) / form->m) * ((g->Q + form->m - 1) / form->m);
 }
 
-/* Tile t, counted through the groups: side x side numbers of the maps, tiles `step` apart, the
-   first one starting `pad` outside. */
+/* Tile t, counted through the groups and in each row by row: side x side numbers of the maps, tiles `step`
+   apart, the first one starting `pad` outside. *in: what of it lies in the map. */
 static dti_wino_square dti_wino_tile(const dti_conv *g, const dti_wino_form *form,
                                      const dti_wino_maps *maps, int t, int step, int side, int pad,
                                      dti_wino_place *in)
@@ -9128,8 +9206,8 @@ static void dti_wino_copy(const dti_wino_place *in, float *to, size_t to_row, co
             }
 }
 
-/* V of tiles t0 .. t0+tiles-1. A tile with padding goes by way of a square of its own, a channel at
-   a time. */
+/* V of tiles t0 .. t0+tiles-1. A tile that reaches beyond the map goes by way of a square of its own, `own`,
+   a channel at a time: zeros, and in them what there is. */
 static void dti_wino_take_x(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
                             int t0, int tiles, float *v, size_t point)
 {
@@ -9151,6 +9229,7 @@ static void dti_wino_take_x(const dti_conv *g, const dti_wino_form *form, const 
     }
 }
 
+/* The way back: dx += B dV B' of these tiles. */
 static void dti_wino_give_dx(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *dx,
                              int t0, int tiles, const float *v, size_t point)
 {
@@ -9181,7 +9260,8 @@ static void dti_wino_pool(const dti_wino_place *in, int m, const float *y, bool 
         for (int j = 0; j < in->right; ++j)
             for (size_t part = 0; part < 16; part += DTI_W) {
                 const float *at = y + (size_t)(2 * i * m + 2 * j) * DTI_L + part;
-                const dti_v window[4] = { dti_load(at), dti_load(at + DTI_L), dti_load(at + (size_t)m * DTI_L),
+                const dti_v window[4] = { dti_load(at), dti_load(at + DTI_L),
+                                          dti_load(at + (size_t)m * DTI_L),
                                           dti_load(at + (size_t)(m + 1) * DTI_L) };
                 const size_t out = (size_t)i * row + (size_t)j * DTI_L + part;
                 dti_tile_pool(window, relu, to + out, argmax + out);
@@ -9265,14 +9345,20 @@ static void dti_wino_take_dy(const dti_conv *g, const dti_wino_form *form, const
 }
 
 /* ---- Scratch: V and dV, a column of M, Z, and what dU needs. A point's floats are an odd number
-   of cache lines, so that the points of an element do not all fall into one set of the cache. */
+   of cache lines, so that the points of an element do not all fall into one set of the cache.
+
+   dU = dM V sums over lanes, and there are two ways to it, as in [E1.4]. Turned: one factor has its channels
+   in place of its lanes, and dU is a table of vectors, `across` times 16 channels of that factor by `down`
+   channels of the other. Folded: dU's sums are vectors of lanes, 4 x 4 channels at a time, added up at the
+   end. */
 typedef struct dti_wino_room {
     size_t v, m, z; /* floats of one point of V, one point of M, one column of Z */
-    bool fold;      /* dU's sums stay in lanes and are folded: where channels are few or fill vectors badly */
-    bool turn_dy;   /* dU's factor whose channels become vectors: dM, or else V */
-    int across, down; /* its vectors of sixteen channels; the other factor's channels */
-    int block;        /* of those, so many at a time */
-    size_t turned; /* floats of one point's turned factor, or of its sums in lanes */
+    bool fold;      /* folded: where channels are few or fill vectors badly */
+    bool turn_dy;   /* turned is dM, or else V: the one that leaves fewer lanes empty */
+    int across, down; /* the turned factor's vectors of sixteen channels; the other factor's channels. Folded:
+                         how many blocks of 4 x 4; 1 */
+    int block;        /* of `down`, so many at a time, for dU to stay in L2 */
+    size_t turned; /* floats of one point's turned factor; folded 0 */
     size_t du, r;  /* floats of one point of dU, of one tap of R */
 } dti_wino_room;
 
@@ -9281,6 +9367,7 @@ static size_t dti_wino_lines(int tiles, int channels)
     return ((size_t)tiles * (size_t)channels | 1) * DTI_L;
 }
 
+/* What a chunk of that many tiles needs. */
 static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *form, int tiles)
 {
     dti_wino_room r = { .v = dti_wino_lines(tiles, g->C),
@@ -9288,9 +9375,13 @@ static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *fo
                         .z = dti_wino_lines(tiles, g->O * form->m) };
     const int xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
     r.turn_dy = ys * g->C <= xs * g->O;
-    r.fold = dti_least(g->C, g->O) <= 16 || 7.0 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8.0 * g->C * g->O;
+    /* at most sixteen channels on a side; or, turned, more than an eighth of all lanes would be empty */
+    r.fold = dti_least(g->C, g->O) <= 16 ||
+             7.0 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8.0 * g->C * g->O;
     r.across = r.turn_dy ? ys : xs;
     r.down = r.turn_dy ? g->C : g->O;
+    /* block: as many of `down` as the slice of L2 holds, in whole register tiles; at least one tile, at most
+       all */
     const int fit = (int)(dti_wino_machine.slice / (size_t)(form->n * r.across * 16));
     r.block = fit < dti_wino_machine.outs ? dti_wino_machine.outs
               : fit < r.down              ? fit / dti_wino_machine.outs * dti_wino_machine.outs
@@ -9318,7 +9409,13 @@ static dti_wino_maps dti_wino_group(const dti_wino_maps *maps, int k)
 }
 
 /* ---- Forward: y = conv(x) + b for `groups` lane groups, pooled and rectified if y has an argmax.
-   2*O*n*n*C*16 flop a tile. */
+   2*O*n*n*C*16 flop a tile, and the transforms.
+
+       for each chunk of at most 8 tiles       x -> V                  dti_wino_take_x
+           for each column j of points         M = U V                 dti_wino_products      M in L1 or L2
+                                               Z[j] = A' M             form->rows
+           then                                y = Z A + b             dti_wino_give_y
+   */
 DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, int groups,
                                 const dti_wino_maps *x, const float *packed, const float *b,
                                 bool relu, const dti_wino_maps *y, float *scratch)
@@ -9333,15 +9430,16 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
         const dti_wino_room r = dti_wino_room_of(g, form, tiles);
         float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
         dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
-        /* M[i][t][o] of column j, then its rows: where V of a column is small, for one block of o after the other,
-           so that M is still in L1 */
+        /* M[i][t][o] of column j, then its rows: where V of a column is small, for one block of o after the
+           other, so that M is still in L1 */
         const bool small = (size_t)(n * tiles * g->C) * DTI_L * sizeof(float) <= (size_t)dti_machine.l1_bytes;
         const dti_parts blocks = dti_parts_of(g->O, small ? dti_wino_machine.outs : g->O);
         for (int j = 0; j < n; ++j)
             for (int k = 0; k < blocks.count; ++k) {
                 const int o = dti_part_begin(&blocks, k), outs = blocks.size - (k >= blocks.wide);
                 const size_t at = (size_t)(j * n);
-                dti_wino_products(n, g->O, outs, g->C, tiles, packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
+                dti_wino_products(n, g->O, outs, g->C, tiles,
+                                  packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
                                   v + at * r.v, r.v, m, r.m);
                 for (int t = 0; t < tiles; ++t)
                     form->rows(outs, m + (size_t)(t * outs) * DTI_L, r.m,
@@ -9351,10 +9449,11 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
     }
 }
 
-/* sums[r] = the lanes of row r folded in the order of dti_fold. With 512-bit vectors sixteen rows at a time, in
-   registers: a round adds halves, then quarters, .. of two vectors and leaves the sums of both in one. */
+/* sums[r] = the lanes of row r folded in the order of dti_fold. With 512-bit vectors sixteen rows at a time,
+   in registers: a round adds halves, then quarters, .. of two vectors and leaves the sums of both in one.
+   After four rounds the sixteen vectors are one, whose lane r is the sum of row r. */
 #if DTI_W == 16
-#define DTI_FOLD_TWO(a, b, upper, swap) /* lanes of b where `upper` says so; swap changes its halves */ \
+#define DTI_FOLD_TWO(a, b, upper, swap) /* lanes of b where `upper` says so; swap exchanges halves */ \
     ((dti_v)_mm512_mask_blend_ps(upper, a, b) + (dti_v)swap(_mm512_mask_blend_ps(upper, b, a)))
 #define DTI_SWAP_8(x) _mm512_shuffle_f32x4(x, x, 0x4E)
 #define DTI_SWAP_4(x) _mm512_shuffle_f32x4(x, x, 0xB1)
@@ -9383,8 +9482,8 @@ static void dti_wino_fold(float *sums, const float *acc, int rows)
 }
 
 /* dU of 4 channels o and CT of 4 channels c at one point, folded: sums[4*o + c] */
-DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, size_t m_tile, const float *v, size_t v_tile,
-                                    float *sums)
+DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, size_t m_tile, const float *v,
+                                    size_t v_tile, float *sums)
 {
     enum { ROWS = DTI_REGISTERS == 32 ? 4 : 2 };
     _Alignas(64) float lanes[16 * DT_LANES];
@@ -9398,20 +9497,23 @@ DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, siz
                 DTI_UNROLL for (int c = 0; c < CT; ++c) bs[c] = dti_load(b + (size_t)c * DTI_L);
                 DTI_UNROLL for (int o = 0; o < ROWS; ++o) {
                     const dti_v as = dti_load(a + (size_t)o * DTI_L);
-                    DTI_UNROLL for (int c = 0; c < CT; ++c) acc[4 * o + c] = dti_fma(as, bs[c], acc[4 * o + c]);
+                    DTI_UNROLL for (int c = 0; c < CT; ++c)
+                        acc[4 * o + c] = dti_fma(as, bs[c], acc[4 * o + c]);
                 }
             }
 #if DTI_W == 16
             dti_store(sums, dti_fold_16(acc));
 #else
-            DTI_UNROLL for (int k = 0; k < 4 * ROWS; ++k) dti_store(lanes + (size_t)(4 * row + k) * DTI_L + part, acc[k]);
+            DTI_UNROLL for (int k = 0; k < 4 * ROWS; ++k)
+                dti_store(lanes + (size_t)(4 * row + k) * DTI_L + part, acc[k]);
 #endif
         }
     if (DTI_W < 16) dti_fold(sums, lanes, 16);
 }
 
 /* All of a point, blocks of 4 x 4; what a block has behind the last channel nobody reads. */
-DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float *m, const float *v, float *sums)
+DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float *m, const float *v,
+                                      float *sums)
 {
     const size_t m_tile = (size_t)g->O * DTI_L, v_tile = (size_t)g->C * DTI_L;
     for (int o = 0; o < g->O; o += 4)
@@ -9422,7 +9524,8 @@ DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float 
         }
 }
 
-/* dU of column j: turn one factor of each point, multiply, and the rows of G' dU into R[j]. */
+/* dU of column j: folded, or one factor of each point turned, and multiplied; then G' dU, the one axis, into
+   R[j]. The loops of turning: points i of the column; vectors of 16 channels; tiles. */
 static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
                               int tiles, const float *v, const float *m, float *turned, float *du,
                               float *into, bool add)
@@ -9432,7 +9535,8 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     const int channels = r->turn_dy ? g->O : g->C;
     if (r->fold) {
         for (int i = 0; i < form->n; ++i)
-            dti_wino_fold_point(g, tiles, m + (size_t)i * r->m, v + (size_t)i * r->v, du + (size_t)i * r->du);
+            dti_wino_fold_point(g, tiles, m + (size_t)i * r->m, v + (size_t)i * r->v,
+                                du + (size_t)i * r->du);
         form->w_back(r->across, du, r->du, into, r->r, add);
         return;
     }
@@ -9458,8 +9562,8 @@ static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, cons
     }
 }
 
-/* dw from R[j][u][block][across][down of the block], the last axis; channels are turned back: lanes are channels o, or
-   c, or both, 4 x 4. */
+/* dw = R G, the other axis, from R[j][u][block][across][down of the block]. Then the channels are turned
+   back: the sixteen lanes of a vector are channels o (turn_dy), or channels c, or 4 x 4 of both (fold). */
 static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
                              const float *from, float *own, float *dw)
 {
@@ -9469,23 +9573,34 @@ static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const
         for (int k = 0; k < r->across; ++k)
             for (int d = first; d < first + rows; ++d, from += DTI_L) {
                 for (int u = 0; u < K; ++u)
-                    form->w_back(1, from + (size_t)u * r->r, (size_t)K * r->r, own + (size_t)(u * K) * DTI_L, DTI_L, false);
+                    form->w_back(1, from + (size_t)u * r->r, (size_t)K * r->r, own + (size_t)(u * K) * DTI_L,
+                                 DTI_L, false);
                 if (r->fold) {
                     const int across = (g->C + 3) / 4, o = k / across * 4, c = k % across * 4;
                     for (int i = 0; i < dti_least(4, g->O - o); ++i)
                         dti_turn(dw + (ptrdiff_t)(o + i) * row + c * taps, taps, own + 4 * i, DT_LANES, taps,
                                  dti_least(4, g->C - c));
                 } else if (r->turn_dy)
-                    dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps, dti_least(16, g->O - 16 * k));
+                    dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps,
+                             dti_least(16, g->O - 16 * k));
                 else
-                    dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps, dti_least(16, g->C - 16 * k));
+                    dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps,
+                             dti_least(16, g->C - 16 * k));
             }
     }
 }
 
-/* ---- Backward, any of: dx of `groups` lane groups unless dx is NULL; dw and db (may be NULL)
-   unless dw is NULL, of one group. All are overwritten. dy with its argmax where the convolution
-   pools. */
+/* ---- Backward, any of: dx of `groups` lane groups unless dx is NULL; dw and db (may be NULL) unless dw is
+   NULL, of one group. All are overwritten. dy with its argmax where the convolution pools.
+
+       for each chunk of at most 8 tiles       dy -> Z = dy A'         dti_wino_take_dy
+                                               x -> V                  dti_wino_take_x        for dw
+           for each column j of points         dM = A Z[j]             form->rows_back
+                                               R[j] += G' dU           dti_wino_column_w      for dw
+                                               dV = U dM               dti_wino_products      for dx
+           then                                dx += B dV B'           dti_wino_give_dx
+       after all chunks                        dw = R G                dti_wino_give_dw
+   */
 DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, int groups,
                                  const dti_wino_maps *x, const dti_wino_maps *dy,
                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
@@ -9540,19 +9655,23 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
     if (db) dti_fold(db, sums, g->O);
 }
 
-/* ---- Lines: the same along the columns only. Between few channels the transforms of a square cost more than its
-   products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the definition:
+/* ---- Lines: the same along a row only. Between few channels the transforms of a square cost more than its
+   products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the
+   definition:
 
        x row r   n numbers  --> V[r] = B' x   n points         M[i] = sum over c, u of U[u] * V[i + u - pad]
        w row u   K numbers  --> U[u] = G w    n points         y row i = A' M[i]
 
    With m = 4, K = 5 four outputs take 40 products and 16 multiply-adds for A' M; the definition takes 100.
-   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left out.
-   A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A row of
-   points that is loaded serves two rows and two channels; a number of U that is repeated serves two rows.
+   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left
+   out. A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A
+   row of points that is loaded serves two rows and two channels; a number of U that is repeated serves two
+   rows. Here a tile is all rows of the map in n columns; `first` is its first column.
 
-   Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over tiles,
-   then rows, whose sixteen lanes are then folded. */
+   Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over
+   tiles, then rows, whose sixteen lanes are then folded. Begin with dti_line_forward. */
+/* points of a product at a time, so that its sums fit the registers: of M 2 x 2 x 4 or 2 x 2 x 2; of dU,
+   which has K = 5 of each, 2 x 2 x 5 or 2 x 1 x 5 */
 enum { DTI_LINE_POINTS = DTI_REGISTERS == 32 ? 4 : 2, DTI_LINE_W_POINTS = DTI_REGISTERS == 32 ? 2 : 1 };
 
 /* V of all rows of x for the tile whose first number is column `first`; zero where that is outside */
@@ -9573,13 +9692,15 @@ DTI_INLINE void dti_line_x(const int n, const dti_wino_maps *x, int first, float
 }
 
 /* dM = A dy of channel o, `rows` rows; where dy is pooled, zeros where no maximum was */
-DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, int o, int rows, int first, float *dm)
+DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, int o, int rows, int first,
+                            float *dm)
 {
     const bool pooled = dy->argmax != NULL;
     for (int i = 0; i < rows; ++i, dm += (size_t)n * DTI_L)
         for (size_t part = 0; part < 16; part += DTI_W) {
             const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
-            const size_t at = ((size_t)(o * dy->rows + row) * (size_t)dy->columns + (size_t)column) * DTI_L + part;
+            const size_t at = ((size_t)(o * dy->rows + row) * (size_t)dy->columns + (size_t)column) * DTI_L +
+                              part;
             const int there = row < dy->rows ? dy->columns - column : 0;
             dti_v a[8], b[8];
             DTI_UNROLL for (int j = 0; j < m; ++j) {
@@ -9600,7 +9721,8 @@ DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, i
 }
 
 /* Rows i and i+1 of y from M, pooled and rectified if so wished */
-DTI_INLINE void dti_line_y(const int n, const int m, const float *sums, bool relu, const dti_wino_maps *y, int o, int i, int first)
+DTI_INLINE void dti_line_y(const int n, const int m, const float *sums, bool relu, const dti_wino_maps *y,
+                           int o, int i, int first)
 {
     const bool pooled = y->argmax != NULL;
     const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
@@ -9643,10 +9765,16 @@ DTI_INLINE void dti_line_dx(const int n, const float *sums, const dti_wino_maps 
         }
 }
 
-/* M of OUTS channels and two rows, PT points: sum over c, q of U[o][c][q] * V[c][top + row + q]. WHOLE: all of
-   those rows are there. */
-DTI_INLINE void dti_line_product(const int n, const int K, const int OUTS, const bool WHOLE, int channels, int rows,
-                                 int top, const float *v, const float *u, size_t u_out, const float *start, float *sums)
+/* M of OUTS channels and two rows, PT points: sum over c, q of U[o][c][q] * V[c][top + row + q]. WHOLE: all
+   of those rows are there. start: the bias of each channel, or NULL; it is put in at point 1, the point +1,
+   from which each of a line's outputs takes its share once. acc[o][row][p].
+     n, K, OUTS, WHOLE      constants at each call: points and taps of a line; channels o, one or two
+     channels, rows, top    of v: how many c, rows of each; the first row that is read, perhaps outside
+     v, u, u_out            V from the first of these points on; U likewise, u_out floats from o to o
+     sums                   [o][two rows][n points][16] */
+DTI_INLINE void dti_line_product(const int n, const int K, const int OUTS, const bool WHOLE, int channels,
+                                 int rows, int top, const float *v, const float *u, size_t u_out,
+                                 const float *start, float *sums)
 {
     const int PT = DTI_LINE_POINTS;
     for (size_t part = 0; part < 16; part += DTI_W) {
@@ -9687,14 +9815,20 @@ DTI_INLINE void dti_line_products(const int n, const int K, int outs, int channe
             const float *in = v + (size_t)p * DTI_L, *by = u + (size_t)o * u_out + p;
             const float *start = p == 0 && bias ? bias + o : NULL;
             float *to = sums + (size_t)(o * 2 * n + p) * DTI_L;
-            if (o + 1 == outs) dti_line_product(n, K, 1, false, channels, rows, top, in, by, u_out, start, to);
+            if (o + 1 == outs)
+                dti_line_product(n, K, 1, false, channels, rows, top, in, by, u_out, start, to);
             else if (whole) dti_line_product(n, K, 2, true, channels, rows, top, in, by, u_out, start, to);
             else dti_line_product(n, K, 2, false, channels, rows, top, in, by, u_out, start, to);
         }
 }
 
-/* dU[o][u] of OUTS channels o, one c, a few points: += sum over i of dM[o][i] * V[i + u - pad], of `tiles` tiles.
-   sums: [point][o][u][16], the points `sums_point`, the o `sums_out` floats apart. */
+/* dU[o][u] of OUTS channels o, one c, a few points: += sum over i of dM[o][i] * V[i + u - pad], of `tiles`
+   tiles. sums: [point][o][u][16], the points `sums_point`, the o `sums_out` floats apart. acc[o][p][u]; the
+   loops of the sum: tiles; rows i of dM; taps u.
+     n, K, OUTS             constants at each call: points and taps of a line; channels o, one or two
+     v, v_tile              V of channel c from the first of these points on; floats from tile to tile
+     dm, dm_tile            dM of the first channel o, likewise
+     resume                 go on from what sums holds, of the tiles before */
 DTI_INLINE void dti_line_weights(const int n, const int K, const int OUTS, const dti_conv *g, int tiles,
                                  const float *v, size_t v_tile, const float *dm, size_t dm_tile, float *sums,
                                  size_t sums_point, size_t sums_out, bool resume)
@@ -9713,7 +9847,8 @@ DTI_INLINE void dti_line_weights(const int n, const int K, const int OUTS, const
         for (int t = 0; t < tiles; ++t)
             for (int i = 0; i < g->P; ++i) {
                 const ptrdiff_t line = (ptrdiff_t)n * DT_LANES;
-                const float *d = dm + (size_t)t * dm_tile + i * line + part, *x = v + (size_t)t * v_tile + part;
+                const float *d = dm + (size_t)t * dm_tile + i * line + part,
+                            *x = v + (size_t)t * v_tile + part;
                 const int top = i - g->pad;
                 const bool whole = top >= 0 && top + K <= g->H;
                 dti_v ds[2][2];
@@ -9744,13 +9879,14 @@ static int dti_line_chunk(const dti_conv *g, const dti_wino_form *form)
     return dti_least(fit < 1 ? 1 : fit, (g->Q + form->m - 1) / form->m);
 }
 
-/* Where the parts of scratch begin. Rows: those of the kernels, O*C*K. */
+/* Where the parts of scratch begin, in floats; V is at 0. */
 typedef struct dti_line_room {
-    int rows, vectors;                  /* and these, sixteen a vector */
-    size_t sums_point, du_point;        /* floats of a point's sums in lanes, and folded */
+    int rows, vectors;                  /* rows of all kernels, O*C*K; sixteen of them are a vector */
+    size_t sums_point, du_point;        /* floats of a point's sums of dU in lanes, and folded */
     size_t dm, m, sums, du, r, bias, end;
 } dti_line_room;
 
+/* One part behind the other: V, dM, M, dU's sums in lanes, dU, R, the bias. */
 static dti_line_room dti_line_room_of(const dti_conv *g, const dti_wino_form *form)
 {
     const size_t n = (size_t)form->n, K = (size_t)form->K, chunk = (size_t)dti_line_chunk(g, form);
@@ -9769,7 +9905,8 @@ static dti_line_room dti_line_room_of(const dti_conv *g, const dti_wino_form *fo
     return r;
 }
 
-/* Weights: U[o][c][u][point], and behind it [c][o][u turned round][point] for dV. */
+/* Weights: U[o][c][u][point], and behind it [c][o][K-1-u][point] for dV. Sixteen rows of kernels are
+   transformed side by side. */
 DTI_INLINE void dti_line_pack(const int n, const int K, const dti_conv *g, const float *w, float *packed)
 {
     const int rows = g->O * g->C * K;
@@ -9793,12 +9930,13 @@ DTI_INLINE void dti_line_pack(const int n, const int K, const dti_conv *g, const
     }
 }
 
-DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dti_conv *g, const dti_wino_form *form,
-                                 const dti_wino_maps *x, const float *packed, const float *b, bool relu,
-                                 const dti_wino_maps *y, float *scratch)
+/* y of one group: V of n columns of x, then, two rows at a time, M and y. */
+DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dti_conv *g,
+                                 const dti_wino_form *form, const dti_wino_maps *x, const float *packed,
+                                 const float *b, bool relu, const dti_wino_maps *y, float *scratch)
 {
     float *v = scratch, *sums = scratch + dti_line_room_of(g, form).m;
-    for (int first = 0; first < g->Q; first += m) {     /* V of a column of tiles, in L1 where channels are few */
+    for (int first = 0; first < g->Q; first += m) {     /* V of a tile, in L1 where channels are few */
         dti_line_x(n, x, first - g->pad, v);
         for (int i = 0; i < g->P; i += 2) {             /* M of two rows, in L1 */
             dti_line_products(n, K, g->O, g->C, g->H, i - g->pad, v, packed, b, sums);
@@ -9808,14 +9946,20 @@ DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dt
     }
 }
 
-/* Of one group: dx unless NULL, dw and db unless NULL; all are overwritten. */
-DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const dti_conv *g, const dti_wino_form *form,
-                                  const dti_wino_maps *x, const dti_wino_maps *dy, const float *packed,
-                                  const dti_wino_maps *dx, float *dw, float *db, float *scratch)
+/* Of one group: dx unless NULL, dw and db unless NULL; all are overwritten. The loops:
+     chunks          of `now` tiles: V of all channels of x, for dw
+     two channels o  dM of them; db; dU of them, a few points by one channel c at a time
+     tiles           dV and dx of all channels, two rows at a time, once dM of all o is there
+   Without dx, dM is kept of two channels only. */
+DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const dti_conv *g,
+                                  const dti_wino_form *form, const dti_wino_maps *x, const dti_wino_maps *dy,
+                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
+                                  float *scratch)
 {
     const dti_line_room r = dti_line_room_of(g, form);
     const int tiles = (g->Q + m - 1) / m, chunk = dti_line_chunk(g, form), outs = dx ? g->O : 2;
-    const size_t line = (size_t)n * DTI_L, v_tile = (size_t)(g->C * g->H) * line, dm_row = (size_t)g->P * line;
+    const size_t line = (size_t)n * DTI_L, v_tile = (size_t)(g->C * g->H) * line,
+                 dm_row = (size_t)g->P * line;
     const size_t dm_tile = (size_t)outs * dm_row, kernels = (size_t)(g->C * K) * DTI_L;
     float *v = scratch, *dm = scratch + r.dm, *sums = scratch + r.sums, *bias = scratch + r.bias;
     if (dx) memset(dx->at, 0, (size_t)(g->C * g->H) * (size_t)g->W * DTI_L * sizeof(float));
@@ -9829,7 +9973,7 @@ DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const d
                 for (int t = 0; t < now; ++t) {
                     float *to = d + (size_t)t * dm_tile + (size_t)k * dm_row;
                     dti_line_dy(n, m, dy, o + k, g->P, (t0 + t) * m, to);
-                    for (size_t part = 0; db && part < 16; part += DTI_W) { /* point 1: the sum of m of dy */
+                    for (size_t part = 0; db && part < 16; part += DTI_W) { /* point +1: the sum of m of dy */
                         float *sum = bias + (size_t)(o + k) * DTI_L + part;
                         dti_v all = dti_splat(0.0f);
                         if (t0 + t > 0) all = dti_load(sum);
@@ -9839,14 +9983,19 @@ DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const d
                 }
             for (int p = 0; dw && p < n; p += DTI_LINE_W_POINTS)
                 for (int c = 0; c < g->C; ++c) {
-                    const float *vc = v + (size_t)(c * g->H) * line + (size_t)p * DTI_L, *dp = d + (size_t)p * DTI_L;
+                    const float *vc = v + (size_t)(c * g->H) * line + (size_t)p * DTI_L,
+                                *dp = d + (size_t)p * DTI_L;
                     float *sp = s + (size_t)p * r.sums_point + (size_t)(c * K) * DTI_L;
-                    if (two == 2) dti_line_weights(n, K, 2, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels, t0 > 0);
-                    else dti_line_weights(n, K, 1, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels, t0 > 0);
+                    if (two == 2)
+                        dti_line_weights(n, K, 2, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels,
+                                         t0 > 0);
+                    else
+                        dti_line_weights(n, K, 1, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels,
+                                         t0 > 0);
                 }
             for (int p = 0; dw && t0 + now == tiles && p < n; ++p)
-                dti_wino_fold(scratch + r.du + (size_t)p * r.du_point + (size_t)(o * g->C * K), s + (size_t)p * r.sums_point,
-                              two * g->C * K);
+                dti_wino_fold(scratch + r.du + (size_t)p * r.du_point + (size_t)(o * g->C * K),
+                              s + (size_t)p * r.sums_point, two * g->C * K);
         }
         for (int t = 0; dx && t < now; ++t)
             for (int i = 0; i < g->H; i += 2) {
@@ -9894,8 +10043,8 @@ DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form 
 
 #define DTI_LINE_ROW(n, m, K) \
     { \
-        n, m, K, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, dti_line_pack_##m##K, dti_line_forward_##m##K, \
-            dti_line_backward_##m##K \
+        n, m, K, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, dti_line_pack_##m##K, \
+            dti_line_forward_##m##K, dti_line_backward_##m##K \
     }
 static const dti_wino_form dti_line_45 = DTI_LINE_ROW(8, 4, 5);
 static const dti_wino_form dti_wino_forms[] = { DTI_WINO_ROW(4, 2, 3), DTI_WINO_ROW(6, 4, 3),
@@ -9911,29 +10060,39 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
 }
 
 /* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [E1.2]. It knows the shape
-   alone, never the machine, the rank or the batch, so that the bits are the same everywhere. Measured with
-   512-bit vectors, one core, percent of the peak in the definition's multiply-adds, Winograd : direct
+   alone, never the machine, the rank or the batch, so that the bits are the same everywhere.
 
-                         forward     backward-data   backward-weights   both backward passes in one   (median of 9)
-     10->20  k5 12x12    252 : 93      250 : 73         184 : 75              237
-      6->16  k5 14x14    137 : 96      131 : 61         110 : 80              141
-     32->32  k3  4x4     167 : 87      129 : 86         107 : 75              115
-     16->160 k3 28x28    146 : 92      141 : 32         121 : 74              166
-    160->160 k3 28x28    251 : 94      233 : 81         222 : 90              217
-    320->320 k3 14x14    170 : 92      165 : 87         157 : 88              166
-    640->640 k3  7x7     168 : 75      166 : 73         114 : 57              133
+   It is drawn from measurements. Percent of the peak, in the definition's multiply-adds, Winograd : direct,
+   for C->O channels, kernel, map (3x3 kernels with a padding of 1); one core of a Zen 5 with 512-bit
+   vectors, four lane groups, medians of 9 rounds on 1 December 2026 (`make bench`; figures/bench.csv has the
+   ranges):
+
+                         forward     backward-data   backward-weights   both backward passes in one
+     10->20  k5 12x12    251 : 92      250 : 53         186 : 64              241
+      6->16  k5 14x14    138 : 94      132 : 51         111 : 66              142
+     32->32  k3  4x4     167 : 84      130 : 85         108 : 75              116
+     16->160 k3 28x28    148 : 93      171 : 33         142 : 79              192
+    160->160 k3 28x28    258 : 94      252 : 80         235 : 91              241
+    320->320 k3 14x14    186 : 91      179 : 89         179 : 90              177
+    640->640 k3  7x7     175 : 78      169 : 79         112 : 70              134
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
-   grow with C + O, the products that they save with C*O: 8->8 k3 12x12 gets 76 % forward and 66 % backward, no
-   more than the direct kernels. Where channels are fewer still, 5x5 kernels go in lines (forward : backward-weights,
-   the direct kernel with its pooling in brackets):
+   grow with C + O, the products that they save with C*O, so what decides is C*O / (C + O): at least 8 for 3x3
+   kernels (16->16 channels, or 10->40), at least 4 for 5x5 (8->8, or 6->12). 5x5 kernels below that go in
+   lines (in brackets the direct kernels, alone and with the pooling that follows in a net; p2: padding of
+   2):
 
-      1->10  k5 28x28       84 (87) : 86 (72)
-      1->6   k5 28x28 p2    78 (69) : 81 (61)
+                             forward         backward-weights
+      1->10  k5 28x28       85 (69, 62)        90 (50, 48)
+      1->6   k5 28x28 p2    79 (54, 49)        83 (41, 39)
 
-   From 8->8 on squares are as fast as lines, for 6->16 a fifth faster; for 4->8 lines are.
-   F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map, at twice its error; F(2,3) and F(2,5) save
-   about half as much: they are here to be compared (chapter 4 draws all of them, speed against error). */
+   3x3 kernels below it go direct: 8->8 k3 12x12 by squares got 76 % forward and 66 % backward, no more than
+   the direct kernels of then. From 8->8 on 5x5 squares were as fast as lines, for 6->16 a fifth faster; for
+   4->8 lines were faster. (These three are older: of earlier that day, and of direct kernels that had a tile
+   for each height, which the present, simpler ones do not reach.)
+   F(6,3) saves a fifth of F(4,3)'s products where 6
+   divides the map, at twice its error; F(2,3) and F(2,5) save about half as much: they are here to be
+   compared (chapter 4 draws all of them, speed against error). */
 DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
 {
     if (g->S != 1 || (g->K != 3 && g->K != 5) || g->P < 3 || g->Q < 3) return NULL;
@@ -9941,8 +10100,9 @@ DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
     return g->K == 5 ? &dti_line_45 : NULL;
 }
 
-/* Does a pass over one lane group leave the products with too few tiles for each weight? Then the
-   net runs all its groups at once. */
+/* Does a pass over one lane group leave the products with too few tiles for each weight? Then the net runs
+   all its groups at once. Enough tiles are those of a register tile; or, where the weights of one point are
+   more than 64 Ki floats (256 KiB), those of a whole chunk, which share one pass over them. */
 DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form)
 {
     return dti_wino_tiles(g, form) <
@@ -9957,9 +10117,9 @@ DTI_LOCAL bool dti_wino_shares(const dti_conv *g, const dti_wino_form *form)
      y[o,i,j,l] = sum_{c,u,v} x[c,i+u,j+v,l] * w[o,c,u,v]      sixteen images l side by side
      x (C,H,W,16)  w (O,C,K,K)  ->  y (O,P,Q,16), overwritten, no alias; P = H-K+1, Q = W-K+1; x and y at
      multiples of 64 bytes. 2*16*O*P*Q*C*K*K flop by the definition.
-   form: 0 for the direct kernel [E1.2], m for F(m,K) as far as it is there: m = 2, 4, 6 with K = 3, m = 2, 4
-   with K = 5. NULL and DT_EARG for another; DT_ESHAPE for sizes below 1, K above H or W, more than 2^26 values
-   in 16 images, or more weights than that; DT_ENOMEM.
+   form: 0 for the direct kernel [E1.3], m for F(m,K) as far as it is there: m = 2, 4, 6 with K = 3, m = 2, 4
+   with K = 5. NULL and DT_EARG for another; DT_ESHAPE for sizes below 1, K above H or W, more than 2^26
+   values in 16 images, or more weights than that; DT_ENOMEM.
    dt_lane_conv_pack takes the weights in, once for many calls; forward before it is DT_EARG. One thread at a
    time to each dt_lane_conv. */
 typedef struct dt_lane_conv dt_lane_conv;
@@ -10036,11 +10196,20 @@ DT_API void dt_lane_conv_free(dt_lane_conv *conv) {
 
 /* ==== [E1.9] The arithmetic beneath ========================================
 
-   All of this counts on IEEE 754: a sum keeps its order, NaN compares false, results round to
-   nearest, and numbers below 2^-126 are not zero. Two things take that away. The compiler, told
-   -ffast-math or a part of it; [S1.1] refuses what shows in a macro. And the program: one that is
-   linked with a library built with -Ofast starts with a processor that takes denormal numbers for
-   zero. So a net is built only after a few small sums whose results are known. */
+   A training gives the same bits on one rank or on eight, with AVX2 or AVX-512. All of that counts on IEEE
+   754: a sum keeps its order, NaN compares false, results round to nearest, and numbers below 2^-126 are not
+   zero. Two things take that away without a word. The compiler, told -ffast-math or a part of it; [S1.1]
+   refuses what shows in a macro. And the program: one that is linked with a library built with -Ofast starts
+   with a processor that takes denormal numbers (those below 2^-126) for zero. So a net is built only after a
+   few small sums whose results are known:
+
+       who                        is asked                            where a wrong answer comes from
+       dti_check_thread           1 + 2^-25, 2^-126 * 1/2 ..          the processor, as this thread has set it
+       dti_broken_rule            sums, exact sums, exp, 41/41 ..     the compiler's flags
+       dti_arithmetic_hash        the last bits of all of these       two builds that are right, but not alike
+
+   The hash tells ranks, and a checkpoint from its run, that they do not round alike. To read:
+   dti_check_arithmetic. */
 #ifdef DTI_IMPLEMENT
 static uint32_t dti_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 
@@ -10057,12 +10226,13 @@ static dt_err dti_check_thread(void) {
     return dt_fail(DT_ENUMERIC, "this thread's processor %s; call fesetenv(FE_DFL_ENV) first", does);
 }
 
-/* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1. */
+/* What the compiler made of this file: NULL, or the rule that it has broken. ones are all 1; they, 41 and 0
+   come as arguments, so that the compiler does not know them and cannot compute at home. */
 DTI_NOINLINE const char *dti_broken_rule(const float *ones, float forty_one, float zero) {
-    static const struct { float x; int64_t fixed; } known[] = { /* two lie halfway between two integers */
+    static const struct { float x; int64_t fixed; } known[] = { /* fixed * 2^-40; two lie halfway between */
         { 0x1.99999ap-4f, 0x199999a000 }, { -0x1.8p-40f, -2 }, { 0x1p-41f, 0 },
         { -0x1.fffffep21f, -0x3fffffc000000000 } };
-    enum { N = 19 };                                            /* vectors, and what is left over */
+    enum { N = 19 };                         /* no multiple of 4, 8 or 16: vectors, and what is left over */
     float x[N], z[3 * DT_LANES], sum = 0x1p24f;
     int64_t fixed[N];
     for (size_t k = 0; k < sizeof known / sizeof *known; ++k) {
@@ -10118,14 +10288,27 @@ static uint64_t dti_arithmetic_hash(void) {
 
 /* ==== [E1.10] Into lanes ==================================================
 
-   What [S4.7] asks for: rows of bytes or floats side by side as lanes, and before that images altered [S4.6]. Each
-   function stays one of its own: where the compiler puts all of them into their caller, packing is a quarter slower. */
+   A data set holds one image after the other, as bytes; a kernel [E1.1] wants sixteen images side by side, as
+   floats. Each image of each batch passes through here, so the way is short:
+
+       bytes of 16 images  [16][C H W]     those of the data set
+         -- dti_alter -->  [16][C H W]     only if the images are to be altered [S4.6]: turned, scaled,
+                                           slanted, mirrored (dti_move_pixels), then brightness, contrast and
+                                           saturation (dti_blend, dti_saturate)
+         -- dti_pack_lanes --> [C H W][16] floats, each byte times a plus b [S4.7]
+
+   What is gained: byte by byte each of the sixteen rows would be read in steps of one and written in steps of
+   64 bytes; here a 16 x 16 block of bytes is transposed in registers and leaves as whole vectors. Each
+   function stays one of its own: where the compiler puts all of them into their caller, packing is a quarter
+   slower. To read: dti_pack_lanes; then dti_alter. */
 #ifdef DTI_IMPLEMENT
-/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen bytes of
-   each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a round. */
+/* out[i][lane] = row[lane][offset+i] * a + b for i < n: sixteen rows of bytes turned into lanes. Sixteen
+   bytes of each row make a 16 x 16 block; four rounds of interleaving transpose it, 16 instructions a
+   round. */
 #if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
 typedef uint8_t dti_sixteen __attribute__((vector_size(16)));
 
+/* t[l][k] -> t[k][l], 16 x 16 bytes. Each round interleaves vector k with vector k + 8. */
 DTI_INLINE void dti_transpose_bytes(dti_sixteen t[DT_LANES]) {
     dti_sixteen u[DT_LANES];
     for (int round = 0; round < 4; ++round) {
@@ -10158,6 +10341,7 @@ DTI_NOINLINE void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, s
             out[i * DT_LANES + (size_t)l] = dti_fmaf((float)row[l][offset + i], a, b);
 }
 
+/* The same of floats. */
 DTI_NOINLINE void dti_pack_floats(const float *const row[DT_LANES], size_t n, size_t offset, float a,
                             float b, float *restrict out) {
     for (size_t i = 0; i < n; ++i)
@@ -10183,9 +10367,11 @@ DTI_INLINE int32_t dti_within(int32_t x, int32_t sides) {
     return x < 0 ? 0 : x >= sides ? sides - 1 : x;
 }
 
-/* Where in a plane the n pixels (x,y), (x+1,y), ... come from; inside is -1, or 0 for those from
-   beyond the edge. The affine map comes first, as it was the last to be applied. Nothing in the
-   loop branches: what lies outside is brought to the edge and goes on; so it becomes vector code. */
+/* Where in a plane the n pixels (x,y), (x+1,y), ... come from; inside is -1, or 0 for those from beyond the
+   edge. The way goes back from the altered image to the given one: the affine map comes first (x2, within
+   the image x1), as it was the last to be applied, then the rotation (xr, within it x0), then the mirror.
+   Nothing in the loop branches: what lies outside is brought to the edge and goes on; so it becomes vector
+   code. */
 static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rotation, bool flip, int H, int W,
                           int x, int y, int n, int32_t *restrict from,
                           int32_t *restrict inside) {
@@ -10206,6 +10392,8 @@ static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rota
     }
 }
 
+/* An image through both maps and the mirror, 64 pixels of a row at a time: where they come from, then the
+   bytes of all channels. What comes from outside is 0. */
 static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
                             uint8_t *out) {
     enum { PIECE = 64 }; /* pixels of a row at a time */
@@ -10228,13 +10416,14 @@ static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const 
         }
 }
 
+/* Left and right exchanged. */
 static void dti_mirror(int C, int H, int W, const uint8_t *in, uint8_t *out) {
     const size_t rows = (size_t)C * (size_t)H, w = (size_t)W;
     for (size_t y = 0; y < rows; ++y)
         for (size_t x = 0; x < w; ++x) out[y * w + x] = in[y * w + w - 1 - x];
 }
 
-/* clip(d + f (x - d)), without what is behind the point. */
+/* clip(d + f (x - d)) to 0 .. 255, its fraction dropped: x moved away from d, or towards it. */
 DTI_INLINE uint8_t dti_mix(float f, int x, int d) {
     const float mixed = (float)d + f * (float)(x - d), low = mixed > 0.0f ? mixed : 0.0f;
     return (uint8_t)(int)(low < 255.0f ? low : 255.0f);
@@ -10266,7 +10455,9 @@ static void dti_saturate(uint8_t *restrict red, uint8_t *restrict green, uint8_t
     }
 }
 
-/* One image (C,H,W) into another; no alias. A factor of 1 changes nothing. */
+/* One image (C,H,W) into another; no alias. A factor of 1 changes nothing. orders: in which brightness 0,
+   contrast 1 and saturation 2 come, as a->order says. Brightness mixes with black, contrast with the image's
+   mean grey, saturation with each pixel's own. */
 DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
                       uint8_t *out) {
     static const uint8_t orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
@@ -10282,16 +10473,25 @@ DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const 
         if (f == 1.0f) continue;
         if (what == 0) dti_blend(out, image, f, 0);
         if (what == 1) dti_blend(out, image, f, dti_mean_grey(out, plane, C));
-        if (what == 2 && C == 3) dti_saturate(out, out + plane, out + 2 * plane, plane, f); /* grey has no colour to lose */
+        /* grey has no colour to lose */
+        if (what == 2 && C == 3) dti_saturate(out, out + plane, out + 2 * plane, plane, f);
     }
 }
 #endif
 
 /* ==== [E1.11] Integers for exact sums ======================================
 
-   What [S3.2] and [S3.3] ask of a machine: floats rounded to integers as fast as they come, and a sum of 450 bits.
-   Each float of a gradient is rounded once a step for every lane group, so the first wants vector instructions; the
-   second is for a few sums a channel. */
+   A sum of floats depends on the order of its terms, a sum of integers does not; so what ranks add up is
+   integers. [S3.2] and [S3.3] say why and which; here is the arithmetic, in three parts:
+
+       a unit's sums    x -> round(x / unit), added to an int64_t     dt_fixed_add, dti_fixed_add
+       wide sums        x -> ten limbs of 45 bits                     dti_wide_add, dti_wide_value
+       a net's units    which unit each tensor of gradients has       dti_units_follow, dti_unit_for
+
+   Each float of a gradient is rounded once a step for every lane group, so the first wants vector
+   instructions: eight floats at a time with AVX-512, and elsewhere an addition of 1.5 * 2^52, of which
+   compilers make vector code. The second is for a few sums a channel and takes some 40 ns a term. To read:
+   dti_round_to_fixed, then dti_wide_add. */
 #ifdef DTI_IMPLEMENT
 #define DTI_UNIT_LEAST 0x1p-126f /* 1 / unit is a float, and so is 2^62 units */
 #define DTI_UNIT_MOST 0x1p65f
@@ -10316,7 +10516,9 @@ DT_API float dt_fixed_limit(size_t terms, float unit) {
     return ldexpf(unit, 62 - dti_log2_terms(terms));
 }
 
-/* The unit in which a sum of that size, of 2^k terms, has room above and below. */
+/* The unit in which a sum of that size, of 2^k terms, has room above and below: 2^(45-k/2) to 2^(46-k/2)
+   units, in the middle between what a share may be at most, 2^(62-k), and the 2^30 that dti_unit_suits
+   wants. */
 static float dti_unit_for(double size, int k) {
     int exponent;
     (void)frexp(size, &exponent);
@@ -10404,8 +10606,8 @@ static float dti_fixed_add(int64_t *sum, const float *x, size_t n, float unit) {
     return largest;
 }
 
-/* Limbs from..to, and further while anything moves, hand on what they hold beyond low..low+2^45-1.
-   The last limb keeps all. */
+/* Limbs from..to, and further while anything moves, hand on what they hold beyond low .. low+2^45-1 to the
+   next one. The last limb keeps all. low: -2^44 while terms are added, 0 for a value's digits. */
 DTI_INLINE void dti_wide_carry(int64_t *limb, int from, int to, int64_t low) {
     const int64_t shift = (int64_t)1 << 62; /* a multiple of 2^45: what is divided is not below 0 */
     for (int i = from; i < DTI_WIDE - 1; ++i) {
@@ -10531,7 +10733,7 @@ static void dti_units_anew(dt_net *net) {
     ++net->retaken;
 }
 
-/* Of a share that fits no unit: 2^126 and more. */
+/* The error for a share that fits no unit: 2^126 and more. */
 static dt_err dti_no_unit(const dt_net *net) {
     int worst = 0;
     for (int i = 0; i < net->params; ++i)
@@ -10540,6 +10742,7 @@ static dt_err dti_no_unit(const dt_net *net) {
                    net->param[worst].name, (double)net->largest[worst]);
 }
 
+/* The integers' sums as floats, once a step: what an optimizer reads. */
 static void dti_gradient_to_floats(dt_net *net) {
     for (int i = 0; i < net->params; ++i) {
         const dt_param *p = &net->param[i];
@@ -10950,8 +11153,9 @@ DTI_LOCAL dt_err dti_take_place(dt_comm *comm, uint32_t work, dti_cpus *allowed,
    times and then sleeps: of three ranks on a core, two that only yield keep taking turns with each other.
    And where training has given each rank its core [S11.3], of the ranks that wait on one core all sleep, so
    that a rank with work has the core; but the last one that is awake spins: nobody else could use the core,
-   and to wake an idle one takes 45 microseconds in a virtual machine. Measured, MNIST on 2 cores, images/s
-   of 3, 4, 5 ranks over those of 2, medians: yielding 0.65, 0.96, 0.65; the default 0.76, 0.95, 0.90. */
+   and to wake an idle one takes 45 microseconds in a virtual machine. Measured in November 2026, with the
+   kernels of then: MNIST on 2 cores, images/s of 3, 4, 5 ranks over those of 2, medians: yielding 0.65, 0.96,
+   0.65; the default 0.76, 0.95, 0.90. To read: dti_comm_idle. */
 #ifdef DTI_IMPLEMENT
 /* How long a rank waits in which way. A test with its pause takes 40 to 140 cycles, by the processor. */
 static const struct dti_waiting {
@@ -11064,7 +11268,11 @@ static dt_err dti_comm_idle(dt_comm *c, int tries) {
 
    A collective that has been started and is not over yet is a flight. Flights are numbered, and every rank
    starts the same ones in the same order, so the number says which belong together; up to DTI_FLIGHTS are on
-   their way at once. A wait for one of them brings all of them forward. */
+   their way at once. A wait for one of them brings all of them forward.
+
+   Why several at once: a layer's gradient can travel while the one before it is still being computed, and a
+   rank that comes late to one sum may be early at the next. To read: dti_flight_wait, dti_progress, then one
+   of the three ways below, such as dti_shared_progress. */
 #ifdef DTI_IMPLEMENT
 static size_t dti_type_size(dt_type type) { return type == DT_F32 ? 4 : 8; }
 
@@ -11095,6 +11303,7 @@ static int dti_from_root(const dt_comm *c, const dti_flight *f, int rank) {
     return (rank + c->rank - f->rank + c->size) % c->size;
 }
 
+/* Starts the two messages of one step; what is to be added comes into scratch first. */
 static dt_err dti_step_begin(dt_comm *c, dti_flight *f) {
     const dt_step *s = &f->step;
     char *buf = f->d.buf;
@@ -11177,8 +11386,8 @@ static void dti_flight_end(dt_comm *c, dti_flight *f) {
    p slices together: 2(p-1)/p reads instead of p-1, for a second meeting. Integers go that way as well where
    many ranks run at the same time and would queue at the locks.
 
-   Measured on 2 cores (Xeon with AMX, MPICH 4.0.2), median microseconds of an int64 all-reduce over MPI
-   ranks: added together, sliced, and by MPI_Iallreduce, which is tested and yields between tests as
+   Measured on 2 cores (Xeon with AMX, MPICH 4.0.2, November 2026), median microseconds of an int64 all-reduce
+   over MPI ranks: added together, sliced, and by MPI_Iallreduce, which is tested and yields between tests as
    everything here:
 
                   8 bytes              79 KB                 1 MB                   8 MB
@@ -11259,6 +11468,7 @@ static bool dti_give(dt_comm *c, const dti_flight *f, const dti_piece *p) {
     return true;
 }
 
+/* The finished sum of a chunk into our own buffer: copied; or, of floats unsliced, added here. */
 static void dti_shared_read(const dt_comm *c, const dti_flight *f, const dti_piece *p) {
     if (p->together) {
         if (p->n) memcpy(p->buf, dti_chunk_of(c, 0, p->chunk), p->n * f->size);
@@ -11337,6 +11547,7 @@ static dt_err dti_progress(dt_comm *c) {
     return DT_OK;
 }
 
+/* A wait that begins, and one that ends: shown on the board, timed, and traced. */
 static void dti_wait_begin(dt_comm *c) {
     dti_moved(c);
     dti_waits(c, true);
@@ -11350,6 +11561,7 @@ static void dti_wait_end(dt_comm *c, double start, double reduce) {
     dti_trace_add(c, "wait", start, end);
 }
 
+/* Until that flight has landed. The place's event is read before the flights are looked at: see dti_nap. */
 static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
     double start = dt_now(), reduce = c->cost.reduce;
     dt_err error = DT_OK;
@@ -11385,6 +11597,7 @@ static dt_err dti_flight_start(dt_comm *c, const dt_allreduce_desc *d, dti_sched
     return DT_OK;
 }
 
+/* What DT_AUTO means here, and whether the algorithm can be had at all. */
 static dt_err dti_pick(const dt_comm *c, dt_algorithm *a) {
     bool mpi = strcmp(c->backend->name, "MPI") == 0;
     if ((unsigned)*a >= DT_ALGORITHMS)
@@ -11482,6 +11695,7 @@ DT_API dt_err dt_barrier(dt_comm *c) {
 
 /* ---- single messages ---- */
 
+/* Until both messages are through; of those that are not pending nothing is awaited. */
 static dt_err dti_messages_wait(dt_comm *c, dti_message *out, dti_message *in) {
     double start = dt_now();
     dt_err error = DT_OK;
@@ -11584,6 +11798,7 @@ static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
     return NULL;
 }
 
+/* Sent: has the receiver taken it? To come: is there a letter, and the right one? Then it is copied. */
 static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     if (!m->incoming) {
         m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
@@ -11629,6 +11844,8 @@ static int dti_process(void) { return 0; }
 static void dti_own_host(char *name) { memcpy(name, "localhost", sizeof "localhost"); }
 #endif
 
+/* A communicator of that backend, as if all ranks were on this host; a backend that knows better says so
+   then. */
 static dt_comm *dti_comm_new(const dti_backend *backend, int rank, int size) {
     dt_comm *c = dti_alloc(sizeof *c);
     if (!c) return NULL;
@@ -11712,6 +11929,7 @@ typedef struct dti_rank {
     pthread_t thread;
 } dti_rank;
 
+/* A thread's whole life: the program's function, its error kept, a goodbye. */
 static void *dti_rank_main(void *pointer) {
     dti_rank *r = pointer;
     r->result = r->fn(r->comm, r->arg);
@@ -11735,6 +11953,7 @@ static bool dti_rank_join(dti_rank *r, struct dti_board *board) {
     return false;
 }
 
+/* The error of dt_run_ranks: that of the rank which failed first, in its words; one that hangs has none. */
 static dt_err dti_ranks_result(dti_rank *ranks, struct dti_board *board) {
     bool hung;
     const int first = dti_failed_rank(board, &hung);
@@ -11782,9 +12001,9 @@ DT_API dt_err dt_run_ranks(int p, dt_err (*fn)(dt_comm *comm, void *arg), void *
 #endif /* DTRAIN_WITH_THREADS */
 #endif
 
-/* ---- A trainer without a communicator makes its own: rank 0 has the caller's net and optimizer, the others twins
-   of them. They are made before the first collective, which no rank leaves before all have come: so rank 0 has not
-   stepped yet. */
+/* ---- A trainer without a communicator makes its own: rank 0 has the caller's net and optimizer, the others
+   twins of them. They are made before the first collective, which no rank leaves before all have come: so
+   rank 0 has not stepped yet. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_THREADS
 typedef struct dti_crew {
@@ -11795,6 +12014,7 @@ typedef struct dti_crew {
     dt_train_result *result;
 } dti_crew;
 
+/* An optimizer for another net with the same state. */
 static dt_optimizer *dti_optimizer_twin(const dt_optimizer *opt, dt_net *net) {
     dt_optimizer *twin = dt_optimizer_clone(opt, net);
     if (!twin) return NULL;
@@ -11806,6 +12026,7 @@ static dt_optimizer *dti_optimizer_twin(const dt_optimizer *opt, dt_net *net) {
     return twin;
 }
 
+/* One thread of a trainer: rank 0 with what the caller gave, each other rank with twins, which only train. */
 static dt_err dti_crew_rank(dt_comm *comm, void *crew) {
     const dti_crew *c = crew;
     if (dt_comm_rank(comm) == 0) return c->trainer(c->net, c->opt, comm, c->d, c->result);
@@ -11821,6 +12042,7 @@ static dt_err dti_crew_rank(dt_comm *comm, void *crew) {
 }
 #endif
 
+/* A trainer that was called without a communicator: d->threads ranks, of which 1 needs no threads. */
 static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net *net,
                                    dt_optimizer *opt, const dt_train_desc *d,
                                    dt_train_result *result) {
@@ -11846,10 +12068,10 @@ static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net
 
    What differs where ranks are processes: how a communicator is made of an MPI group, how messages travel,
    and how MPI is left at the end. The plain way is to call MPI for everything. But its blocking calls spin
-   inside the library and so hold a core that another rank may need: here a blocking MPI_Allreduce of 88 KB
-   over more ranks than cores takes 11 to 44 ms. So each MPI operation is started, and then tested in the
-   same loop as everything else [E2.3], which gives the core away between the tests. And where the ranks of
-   a host can map one window of memory, sums and signs of life need no messages at all:
+   inside the library and so hold a core that another rank may need: a blocking MPI_Allreduce of 88 KB over
+   more ranks than cores took 11 to 44 ms (MPICH, November 2026). So each MPI operation is started, and then
+   tested in the same loop as everything else [E2.3], which gives the core away between the tests. And where
+   the ranks of a host can map one window of memory, sums and signs of life need no messages at all:
 
        window of a host    | board [E4] | seat 0 | seat 1 | ... | block [E2.4]: places, locks, lines, chunks |
                                                                   only where all ranks are on one host
@@ -11861,7 +12083,7 @@ static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net
 
    A process knows from its environment, before MPI has started, how many ranks its job has and which one it
    is. Each launcher says it in variables of its own, by which the doctor [E5.1] tells that a program was
-   started by the launcher of another MPI than its own. */
+   started by the launcher of another MPI than its own. To read: dti_launch. */
 #ifdef DTI_IMPLEMENT
 /* The number in a variable of the environment. */
 static int dti_environment(const char *name, int otherwise) {
@@ -11892,7 +12114,17 @@ DTI_LOCAL int dti_launched_ranks(void) {
 }
 #endif
 
-/* ==== [E3.2] Messages, and the hosts' memory =============================== */
+/* ==== [E3.2] Messages, and the hosts' memory ===============================
+
+   The four functions of a backend [E2.1], by MPI: a message is started (dti_mpi_post) and asked after
+   (dti_mpi_test), never waited for inside of MPI. And the memory that the ranks of one host map, which is all
+   that sums and signs of life need there. A job's way through this room:
+
+       dt_comm_mpi        stack and /dev/shm looked at, MPI_Init_thread, then dti_mpi_wrap:
+         dti_mpi_hosts      who shares a host with whom; the first rank of each is its leader
+         dti_mpi_share      a window of memory for each host; zeroed, then everybody takes a seat
+       ...                the job
+       dti_mpi_close      GOODBYE, all greet all, ENDING, groups freed, MPI_Finalize, ENDED     [E4.7] */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 #ifdef __linux__
@@ -11963,6 +12195,7 @@ static dt_err dti_mpi_post(dt_comm *c, dti_message *m) {
     return code == MPI_SUCCESS ? DT_OK : dti_mpi_failed(c, m->incoming ? "MPI_Irecv" : "MPI_Isend", code);
 }
 
+/* Is it through? Of what has come, the length must be the one that was expected. */
 static dt_err dti_mpi_test(dt_comm *c, dti_message *m) {
     int done = 0, bytes = 0;
     MPI_Status status;
@@ -12040,6 +12273,7 @@ static void dti_meet_at_launcher(void) {
         n = read(line, &letter, 1);
 }
 
+/* Leaves MPI; the order is that of [E4.7]'s picture. */
 static void dti_mpi_close(dt_comm *c) {
     int finalized = 0;
     MPI_Finalized(&finalized);
@@ -12133,6 +12367,8 @@ static void dti_mpi_hosts(dt_comm *c, MPI_Comm local) {
     MPI_Allreduce(&leader, &c->hosts, 1, MPI_INT, MPI_SUM, c->mpi->group);
 }
 
+/* A communicator over an MPI group: two groups of our own, for collectives and for single messages; the
+   hosts; the memory. */
 static dt_comm *dti_mpi_wrap(MPI_Comm group, bool ends_mpi) {
     int rank = 0, size = 1;
     MPI_Comm local;
@@ -12262,7 +12498,9 @@ static dt_err dti_mpi_reduce_test(dt_comm *c, dti_flight *f, bool *done) {
 
        moves go on                       it works
        only ticks go on, `waiting` is 1  it waits for another rank
-       both stand still                  it is stuck, stopped or dead: the one to blame if others wait */
+       both stand still                  it is stuck, stopped or dead: the one to blame if others wait
+
+   To read: dti_pulse, which is a seat, and dti_board; then dt_comm_progress [E4.2], which writes there. */
 #ifdef DTI_DECLARE
 
 /* Signs of life. Trainers call dt_comm_progress in every step, and again within it if there is a tensor to
@@ -12497,7 +12735,14 @@ static bool dti_under_mpi(const dt_comm *c) { return c->backend->name[0] == 'M';
    beat twice a second, whenever it passes here: in a wait, at a step, at a phase. A beat says where the
    rank is, and for how long all ranks of its host have done nothing but wait. A host is missed by another
    on which all ranks wait and nothing moves, if no beat of it came for the whole patience; its first rank
-   is the one that is named. And if all hosts say that all of their ranks wait, they wait for each other. */
+   is the one that is named. And if all hosts say that all of their ranks wait, they wait for each other.
+
+       host A   board, watcher          host B   board, watcher
+         rank 0  ----- beat, 2 a second ----->     rank 2         the first ranks of their hosts
+                <----------------------------
+         rank 1                                    rank 3         these send nothing
+
+   A beat is some eighty bytes, sent and received without waiting. To read: dti_beats, dti_miss_a_host. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -12536,6 +12781,7 @@ static bool dti_all_wait(const dt_comm *c, int *gone) {
     return true;
 }
 
+/* A beat to the first rank of that host, unless the one before is still on its way. */
 static void dti_beat_send(dt_comm *c, int host) {
     struct dti_peer *p = &c->signs->peer[host];
     const bool leaving = DTI_GET(c->signs->pulse->state) == DTI_GONE;
@@ -12553,6 +12799,7 @@ static void dti_beat_send(dt_comm *c, int host) {
     ++p->sent;
 }
 
+/* Takes in what has come, and sends what is due: ten looks and two beats a second. */
 static void dti_beats(dt_comm *c, bool at_once) {
     const double now = c->signs->peer ? dt_now() : 0.0, passed = now - c->signs->beaten;
     if (!c->signs->peer || (passed < 0.1 && !at_once)) return;
@@ -12816,6 +13063,7 @@ static dti_fate dti_look(dt_comm *c, bool processes, int *seat) {
     return DTI_CIRCLE;
 }
 
+/* Writes on the board who has failed and how; false if another rank stands there already. */
 static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
     int none = 0, rank = DTI_GET(dti_pulse_at(c, seat)->rank);
     DTI_SET(c->signs->board->hung, (int)fate);
@@ -12823,7 +13071,7 @@ static bool dti_blame(dt_comm *c, int seat, dti_fate fate) {
 }
 
 /* What a wait returns when another rank has failed. Under MPI that was said already, and we are about to be
-   ended: so no second line is added, by keeping still for so long. */
+   ended: so no second line is added, by keeping still for three seconds, in which that happens. */
 static dt_err dti_give_up(dt_comm *c, int failed) {
     char text[320];
     dti_fate fate = (dti_fate)DTI_GET(c->signs->board->hung);
@@ -12835,6 +13083,8 @@ static dt_err dti_give_up(dt_comm *c, int failed) {
     return dt_fail(DT_ECOMM, "%s", text);
 }
 
+/* What a rank does in a long wait: shows that it lives, sends beats, and where there is no watcher looks
+   itself. */
 static dt_err dti_look_around(dt_comm *c) {
     int seat = -1;
     dti_fate fate = DTI_FINE;
@@ -12860,10 +13110,11 @@ static dt_err dti_idles(dt_comm *c) {
     return DT_OK;
 }
 
+/* Claims the word for this rank: true for one rank of the job, as far as that can be known. */
 static bool dti_speaks_first(dt_comm *c) {
     if (c->size == 1) return true;
     /* an error that meets every host alike is said by the first, which then ends all */
-    dti_doze(300000l * (c->away < 5 ? c->away : 5));
+    dti_doze(300000l * (c->away < 5 ? c->away : 5)); /* 0.3 s a host, at most 1.5 s */
     if (!c->signs->board || dti_fails_first(c)) return true;
     return DTI_GET(c->signs->board->hung) && !DTI_GET(c->signs->board->watched)
         && !atomic_exchange(&c->signs->board->watched, 1);
@@ -12915,7 +13166,7 @@ DT_API dt_err dt_comm_same(dt_comm *c, const char *what, uint64_t hash) {
    it; it knows all ranks by the board. A session of its own keeps it alive when the ranks are ended. It
    closes all files but the one to which it writes: mpiexec waits for that one to close, and so gets the
    line. A pidfd tells at once when a rank's process ends; where the system has none, each look asks for the
-   process. */
+   process. To read: dti_watcher_main. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -12932,6 +13183,8 @@ static void dti_watcher_leave(int size, int here) {
     _exit(0);
 }
 
+/* What every helper does first: a session of its own, deaf to what ends a job, and only these two files
+   open. */
 static void dti_watcher_detach(int fd, int other) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
@@ -12972,6 +13225,7 @@ static void dti_say(int fd, const char *text) {
     (void)n;
 }
 
+/* The watcher's last act: the line, the ranks of this host killed, itself ended. */
 static void dti_watcher_end(dt_comm *c, int fd, int seat, dti_fate fate) {
     char text[384] = "", about[320];
     int waited = (int)c->signs->watch.still;
@@ -13017,6 +13271,8 @@ static bool dti_ended_by_launcher(const dt_comm *c, int seat) {
     return false;
 }
 
+/* One turn, ten times a second or when a process ends: who has died; has a rank said that it failed; has
+   somebody else ended this host's part; then the look of [E4.3]. */
 static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
     double failed_at = 0.0;
     dti_watcher_detach(fd, fd);
@@ -13031,7 +13287,8 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
         poll(process, (nfds_t)c->here, 100);
         int dead = dti_watcher_deaths(c, process);
         if (dead == -2) _exit(0);
-        if (atomic_load(&c->signs->board->failed)) {  /* that rank speaks for itself, and ends the job */
+        /* that rank speaks for itself, and ends the job; it has two seconds for it */
+        if (atomic_load(&c->signs->board->failed)) {
             if (failed_at == 0.0) failed_at = dt_now();
             if (dead < 0 && dt_now() < failed_at + 2.0) continue;
             dti_watcher_kill(c);
@@ -13048,6 +13305,7 @@ static void dti_watcher_main(dt_comm *c, int fd, struct pollfd *process) {
     }
 }
 
+/* Forks the watcher, once for each host. */
 static dt_err dti_watcher_start(dt_comm *c, int fd) {
     if (c->size == 1 || !dti_under_mpi(c)) return DT_OK;
     if (!c->signs->board)
@@ -13085,17 +13343,33 @@ DT_API dt_err dt_comm_watch(dt_comm *c, int fd) {
 
 /* ==== [E4.5] The usher =====================================================
 
-   Until MPI has started, the ranks of a host share nothing, and no launcher tells one that another has
-   ended, or was never there. So the first rank that comes to dt_comm_world forks an usher, a process that
-   listens at a socket. The others find the socket by its name, which is made of what they have in common: the
-   process that launched them. (The name is an abstract one of Linux, no file: nothing of it is left, however
-   the job ends.) Two lines of news, both sockets, lead from each rank to the usher:
+   A job whose rank 3 crashes in MPI_Init, or never gets there, hangs: the others wait in MPI_Init, without a
+   word and for ever. Until MPI has started, the ranks of a host share nothing, and no launcher tells one that
+   another has ended, or was never there. So the first rank that comes to dt_comm_world forks an usher, a
+   process that listens at a socket and hears from all ranks of its host until all of them have started.
+
+   The others find the socket by its name, which is made of what they have in common: the process that
+   launched them. (The name is an abstract one of Linux, no file: nothing of it is left, however the job
+   ends.) Two lines of news, both sockets, lead from each rank to the usher:
 
        guardian --COMES, ENDED-------->  usher   the rank is there; it has ended, with this code; and if this
                                                  line closes without that, the guardian was killed
        rank ------THROUGH or FAILS---->          MPI has started and the rank is watched; or it has an error
 
-   If a rank ends before it is through, or nobody gets through in time, the usher says so and ends the job. */
+   A guest is what the usher knows of a rank. It has come, once its COMES was heard, and is through, once its
+   THROUGH was. A rank that FAILS is the speaker: it prints its error itself, and is given a second for it.
+   The start can end in four ways:
+
+       all that have come are through               the usher ends, without a word
+       a rank ends before it is through             the usher names it; all others are killed
+       a rank fails                                 it says why; then all others are killed
+       nobody is through in six times patience      the usher says whom the others wait for; all are killed
+         (twelve times, if those who are missing
+         belong to other hosts)
+
+   To kill all that have come is enough: the launcher then ends the job. All this costs one process for each
+   host and two sockets for each rank, until MPI has started, and nothing afterwards. To read: dti_usher_call,
+   which is a rank's side of it, then dti_usher_main. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 #ifdef __linux__
@@ -13112,7 +13386,7 @@ typedef struct dti_guest {
 typedef struct dti_usher {
     struct pollfd *line;                  /* [0] listens for new ones; behind it, up to two for each rank */
     dti_guest *guest;                     /* size of them, by rank */
-    int size, here;                       /* ranks of the job; of this host, as the launcher says, or 0 */
+    int size, here;                       /* ranks of the job; of this host, 0 if the launcher does not say */
     int lines, came, through;             /* how many lines; how many ranks have come, and are through */
     bool over;                            /* the start has failed: also a rank that comes late is ended */
     int speaker;                          /* 1 + the rank that may say why; 0: none */
@@ -13121,12 +13395,15 @@ typedef struct dti_usher {
     char host[DTI_HOST];
 } dti_usher;
 
+/* A rank's or its guardian's side: sends one piece of news, on the line that is for it. */
 static void dti_usher_tell(const dti_lines *l, int what, int number) {
     const dti_news news = { what, l->rank, number };
     const int line = what < DTI_NEWS_THROUGH ? l->guardians : l->ranks;
     if (line >= 0) (void)send(line, &news, sizeof news, MSG_NOSIGNAL);
 }
 
+/* Kills a rank, unless it is through: from then on it is the watcher's. A guardian that a signal has stopped
+   would not see its rank end, so it goes as well. */
 static void dti_usher_kill(const dti_guest *g) {
     if (!g->pid || g->through) return;
     kill((pid_t)g->pid, SIGKILL);
@@ -13139,7 +13416,7 @@ static void dti_usher_kill_all(dti_usher *u) {
     for (int rank = 0; rank < u->size; ++rank) dti_usher_kill(&u->guest[rank]);
 }
 
-/* The start has failed, and this is why. */
+/* The start has failed, and this is why. Only the first reason is said: what follows is its consequence. */
 static void dti_usher_say(dti_usher *u, const char *text) {
     if (u->over) return;
     dti_say(2, text);
@@ -13229,6 +13506,7 @@ static void dti_usher_give_up(dti_usher *u) {
     dti_usher_say(u, text);
 }
 
+/* A new line is taken in, if its process is the same user's. */
 static void dti_usher_admit(dti_usher *u) {
     struct { pid_t pid; uid_t uid; gid_t gid; } peer = { 0, (uid_t)-1, (gid_t)-1 }; /* as struct ucred, */
     socklen_t size = sizeof peer;                     /* which only _GNU_SOURCE declares */
@@ -13240,12 +13518,15 @@ static void dti_usher_admit(dti_usher *u) {
     else close(line);
 }
 
+/* Is that line a guardian's? */
 static bool dti_usher_guardians(const dti_usher *u, int line) {
     for (int rank = 0; rank < u->size; ++rank)
         if (u->guest[rank].pid && u->guest[rank].line == line) return true;
     return false;
 }
 
+/* One piece of news from a line, or its end. The answer, a byte, is what the sender waits for: a guardian
+   before it forks its rank, a rank that fails before it speaks. */
 static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
     dti_news news;
     const ssize_t n = recv(line->fd, &news, sizeof news, MSG_DONTWAIT);
@@ -13276,7 +13557,10 @@ static void dti_usher_hear(dti_usher *u, struct pollfd *line) {
 /* The usher ends when all that have come are through: as MPI starts for all ranks together, none is missing
    then. After a failure it stays for ranks that come late, which else would call a new usher; and with
    other hosts for 1.5 s in all, because Slurm loses an order to end a step that it is still starting there
-   [its other node's ranks went on in 2 of 25 such starts]. */
+   [its other node's ranks went on in 2 of 25 such starts].
+
+   One turn, ten times a second or when there is news: news; guardians that were killed; new lines; the
+   clocks; after a failure, is it over for all? else, has it taken too long? */
 static void dti_usher_main(dti_usher *u) {
     dti_watcher_detach(2, u->line[0].fd);
     for (double before = dt_now(), now, passed; u->through < u->came || !u->came; before = now) {
@@ -13294,6 +13578,8 @@ static void dti_usher_main(dti_usher *u) {
         dti_usher_miss_closed(u);
         if (u->line[0].revents) dti_usher_admit(u);
         u->waited += passed;
+        /* a second after the failure: the speaker has spoken by now, and ranks that come are killed at
+           once */
         if (u->over && (u->since += passed) > 1.0) dti_usher_kill_all(u);
         const bool all = u->came >= u->here || u->since > 1.0;
         if (u->over && !u->speaker && all && u->waited > (u->here < u->size ? 1.5 : 0.0)) /* see above */
@@ -13322,6 +13608,7 @@ static bool dti_process_has(int pid, const char *name) {
     return has;
 }
 
+/* The process that has started that one; 0 if unknown. */
 static int dti_process_parent(int pid) { int parent; return (void)dti_process_stat(pid, &parent), parent; }
 
 /* The name of the socket. Our launcher is the nearest of our ancestors that was not itself told a rank (a
@@ -13338,6 +13625,7 @@ static void dti_usher_address(struct sockaddr_un *address, const char *rank_vari
              (unsigned)getuid(), launcher, space, job ? job : "", step ? step : "");
 }
 
+/* How many ranks the launcher has started on this host; 0: it does not say. */
 static int dti_ranks_here(const dti_launcher *launcher) {
     const char *list = getenv("SLURM_GTIDS");         /* "0,1,2" */
     int here = list && *list;
@@ -13345,6 +13633,7 @@ static int dti_ranks_here(const dti_launcher *launcher) {
     return dti_environment(launcher->here, here);
 }
 
+/* The error when fork has failed: with the limit of processes, where that is why. */
 static dt_err dti_no_process(const char *what) {
     struct rlimit most;
     if (errno != EAGAIN || getrlimit(RLIMIT_NPROC, &most) != 0 || most.rlim_cur == RLIM_INFINITY)
@@ -13376,7 +13665,9 @@ static dt_err dti_usher_start(int door, int size, int rank, int here) {
     return error;
 }
 
-/* A line to the usher, which is started if there is none yet. *line: -1 where there are no such sockets. */
+/* A line to the usher, which is started if there is none yet. *line: -1 where there are no such sockets.
+   Whoever can bind the name is the first and starts the usher; the others try again each millisecond, a
+   second at most. */
 static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank, int here, int *line) {
     const struct sockaddr *address = (const struct sockaddr *)(const void *)name;
     for (int tries = 0; tries < 1000; ++tries) {
@@ -13395,6 +13686,8 @@ static dt_err dti_usher_line(const struct sockaddr_un *name, int size, int rank,
     return DT_OK;
 }
 
+/* A rank's side, at the beginning of dt_comm_world: opens both lines, says that it comes, and waits up to 3
+   s for the usher's answer. Does nothing where no launcher is known. */
 static dt_err dti_usher_call(dti_lines *l) {
     struct sockaddr_un name;
     int size;
@@ -13406,7 +13699,8 @@ static dt_err dti_usher_call(dti_lines *l) {
     dti_usher_tell(l, DTI_NEWS_COMES, (int)getpid());
     char answer;
     struct pollfd known = { .fd = l->guardians, .events = POLLIN };
-    if (l->guardians >= 0 && poll(&known, 1, 3000) == 1) (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
+    if (l->guardians >= 0 && poll(&known, 1, 3000) == 1)
+        (void)!recv(l->guardians, &answer, 1, MSG_DONTWAIT);
     return l->guardians < 0 ? DT_OK
         : dti_usher_line(&name, size, l->rank, dti_ranks_here(launcher), &l->ranks);
 }
@@ -13429,7 +13723,9 @@ static dt_err dti_usher_call(dti_lines *l) {
        a signal comes                    it is passed on; a request to end that comes again within half a
                                          second is the same one, sent to us and by the launcher as well
        the rank does not come out of     nobody else watches any more: the guardian says so, and ends it
-         MPI_Finalize                                                                                      */
+         MPI_Finalize
+
+   To read: dti_guardian_start, then dti_guardian_main. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 
@@ -13443,6 +13739,7 @@ typedef struct dti_guardian {
     double asked[32];                 /* when a signal that asks to end was last passed on */
 } dti_guardian;
 
+/* Ends the rank, and says why unless that is "" or nobody is there to hear. */
 static void dti_guardian_ends(dti_guardian *g, const char *why) {
     const struct dti_guard *about = g->guard;
     char text[256];
@@ -13453,6 +13750,7 @@ static void dti_guardian_ends(dti_guardian *g, const char *why) {
     kill(g->child, SIGKILL);
 }
 
+/* Passes a signal on; one that asks to end, and comes again within half a second, only once. */
 static void dti_guardian_pass(dti_guardian *g, int number) {
     const bool asks = number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
     const double now = dt_now();
@@ -13508,6 +13806,8 @@ static void dti_guardian_linger(void) {
     _exit(0);
 }
 
+/* A guardian's whole life: passes signals on and looks, until the rank has ended; tells the usher; then
+   finds an exit code that says what became of the rank, and ends with it. */
 static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset_t *all) {
     const struct timespec quarter = { .tv_nsec = 250000000 };
     dti_guardian g = { .guard = guard, .child = child, .launcher = getppid(), .looked = dt_now() };
@@ -13525,6 +13825,7 @@ static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset
     dti_usher_tell(&guard->lines, DTI_NEWS_ENDED, status);
     const int farewell = atomic_load(&guard->farewell);
     code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    /* the watcher's time to speak: 0.2 s, over several hosts 0.5 s [E4.4] */
     if (farewell == DTI_SILENT) dti_doze(atomic_load(&guard->hosts) > 1 ? 500000 : 200000);
     if ((farewell == DTI_GOODBYE || farewell == DTI_ENDING) && WIFSIGNALED(status) && !g.ended_it)
         dti_guardian_ends(&g, "has said goodbye, but a signal ended it before it came out of MPI_Finalize");
@@ -13594,7 +13895,7 @@ static void dti_start_over(const struct dti_guard *guard, bool well) { (void)gua
                   beats stop    all have said it:     out of MPI_Finalize
                                 the watcher stops
 
-   or is ABORTED: the job is to end, and a rank has said why. */
+   or is ABORTED: the job is to end, and a rank has said why. To read: dt_comm_world. */
 #ifdef DTI_IMPLEMENT
 #ifdef DTRAIN_WITH_MPI
 static void dti_guard_hosts(dt_comm *c) {
@@ -13820,6 +14121,8 @@ static int dti_left_files(dti_left *left) {
     return n;
 }
 
+/* Counts those of the files that no process has mapped: how many, their bytes, and which names, a bit
+   each. */
 static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
     dti_left *left = dti_alloc(DTI_LEFT_MOST * sizeof *left);
     const int n = left ? dti_left_files(left) : 0;
@@ -13840,6 +14143,7 @@ static void dti_left_look(uint64_t *files, uint64_t *bytes, uint64_t *kinds) {
 /* Which columns of what the ranks have told are looked at. */
 enum { DTI_BUILD, DTI_ARITHMETIC, DTI_SETTINGS, DTI_DATA, DTI_FILES, DTI_BYTES, DTI_FILE_KINDS, DTI_COLUMNS };
 
+/* Each host's first rank has told what is left there. */
 static void dti_examine_left(const dt_comm *c, const uint64_t *all, dti_notes *n) {
     for (int r = 0; r < c->size; ++r) {
         const uint64_t *of = all + r * DTI_COLUMNS;
@@ -13889,6 +14193,8 @@ static int dti_odd_rank(const dt_comm *c, const uint64_t *all, int column) {
     return dti_odd_one(all + column, DTI_COLUMNS, c->size);
 }
 
+/* The same program everywhere? Another build may not understand the messages; other arithmetic rounds
+   otherwise. */
 static void dti_examine_build(const dt_comm *c, const uint64_t *all, const char *program, dti_notes *n) {
     int odd = dti_odd_rank(c, all, DTI_BUILD);
     if (odd >= 0) {
@@ -13903,6 +14209,7 @@ static void dti_examine_build(const dt_comm *c, const uint64_t *all, const char 
                  "it to every host", odd, c->host[odd], program);
 }
 
+/* The same data everywhere? */
 static void dti_examine_data(const dt_comm *c, const uint64_t *all, const char *data, dti_notes *n) {
     const int odd = dti_odd_rank(c, all, DTI_DATA);
     int lacks = 0; /* the first rank without them */
@@ -13915,6 +14222,7 @@ static void dti_examine_data(const dt_comm *c, const uint64_t *all, const char *
                  "hosts, or set DTRAIN_DATA to one that all see", odd, c->host[odd], data);
 }
 
+/* All that the rows of numbers show. */
 static dt_err dti_examine_ranks(dt_comm *c, const dt_doctor_desc *d, const char *program, const char *name,
                                 const uint64_t *all, dti_notes *n) {
     const uint64_t *said = all + DTI_SETTINGS;
@@ -13980,7 +14288,8 @@ DT_API dt_err dt_comm_doctor(dt_comm *c, const dt_doctor_desc *d, char *text, si
 
        rank 0  |== forward ==|== backward ==|wait|sum|       one line of time for each rank, from one zero on:
        rank 1  |== forward ====|== backward ====|sum|        the moment at which all left a barrier
-*/
+
+   To read: dt_comm_profile, dti_trace_add, dt_trace_write. */
 #ifdef DTI_DECLARE
 
 typedef struct dt_profile { double seconds, compute, wait, reduce; uint64_t bytes; } dt_profile;
@@ -14203,8 +14512,19 @@ DT_API void dt_machine_caption(char *buf, size_t n) {
 
 /* ==== [E5.4] A look inside ==============================================
 
-   What a net and its training tell when asked: values by name, outputs, what each layer costs [S8.1], and a
-   line of progress [S11.2]. Nothing here changes anything but what dt_net_profile turns on. */
+   What a net and its training tell when asked. The functions are declared where one meets them, in [S8.1] and
+   [S11.2], and stand here because none of them is an idea of the book: most are three lines.
+
+       how large is it?             dt_net_count, dt_net_bytes, dt_net_layers, dt_net_classes
+       what are its values?         dt_net_find by name, dt_net_param by number, dt_net_hash of all
+       what does it say?            dt_net_logits, dt_net_log_probabilities of a batch; dt_predict of a data
+       set
+       how much work is it?         dt_net_flops, dt_net_summary: counted from the shapes
+       where does the time go?      dt_net_profile, then dt_net_layer: measured by the clock
+       how well does it do?         dt_score_loss, dt_score_accuracy, dt_progress_line
+
+   Nothing here changes what is learned: dt_predict loads batches of its own into the net, and takes the mode
+   of training back as it was. To read: dt_predict. */
 #ifdef DTI_IMPLEMENT
 DT_API size_t dt_net_count(const dt_net *net) { DTI_NEED(net, "net", 0); return net->count; }
 DT_API float *dt_net_values(dt_net *net) {
@@ -14242,11 +14562,14 @@ DT_API const dt_param *dt_net_find(const dt_net *net, const char *name) {
     return dt_fail(DT_EARG, "net: no parameter is named \"%.100s\"", name), NULL;
 }
 
+/* The numbers of sample i, one a class, out of rows [class][16] of its lane group; groups are `stride`
+   apart. */
 static void dti_lane_out(const dt_net *net, const float *rows, size_t stride, int i, float *out) {
     const float *group = rows + (size_t)(i / DT_LANES) * stride;
     for (int k = 0; k < net->classes; ++k) out[k] = group[k * DT_LANES + i % DT_LANES];
 }
 
+/* Is there a sample i whose outputs can be asked for? */
 static dt_err dti_check_lane(const char *who, const dt_net *net, int i, const float *out) {
     DT_TRY(dti_ready(who, net));
     if (!net->forwarded) return dt_fail(DT_EARG, "%s: dt_forward comes first", who);
@@ -14270,6 +14593,7 @@ DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out) {
     return DT_OK;
 }
 
+/* out[sample][class]: probabilities; or what the last layer gives, where the loss knows none. */
 static dt_err dti_predict_batch(dt_net *net, const dt_batch *batch, float *out) {
     const size_t K = (size_t)net->classes;
     DT_TRY(dt_net_load(net, batch));
@@ -14290,7 +14614,7 @@ DT_API dt_err dt_predict(dt_net *net, const dt_dataset *data, uint32_t first, ui
         return dt_fail(DT_EARG, "dt_predict: samples %u to %u of %u", (unsigned)first,
                        (unsigned)(first + count), (unsigned)data->count);
     const uint32_t most = (uint32_t)net->max_groups * DT_LANES;
-    uint32_t index[16 * DT_LANES];
+    uint32_t index[16 * DT_LANES];      /* 256 samples at a time, or as many as the net was built for */
     const bool training = net->training;
     dt_err error = DT_OK;
     net->training = false;
@@ -14313,8 +14637,9 @@ static double dti_layer_macs(const dti_layer *l) {
     return l->class->macs ? l->class->macs(l) : 0.0;
 }
 
-/* Forward and backward-weights, and backward-data where something before the layer learns: 2 flop a
-   multiply-add each. */
+/* Of one image, forward and backward: forward, backward-weights, and backward-data where something before
+   the layer learns, 2 flop a multiply-add each, as the definition counts them and not Winograd's algorithm
+   [E1.8]. */
 DT_API double dt_net_flops(const dt_net *net) {
     DTI_NEED(net, "net", 0.0);
     double flops = 0.0;
@@ -14356,6 +14681,7 @@ DT_API const char *dt_net_layer(const dt_net *net, int i, double *forward_second
     return net->list.layer[i].name;
 }
 
+/* loss_fixed counts 2^-24 of a loss, so that its sum is exact. */
 DT_API double dt_score_loss(const dt_score *score) {
     DTI_NEED(score, "score", 0.0);
     return score->count ? (double)score->loss_fixed * 0x1p-24 / (double)score->count : 0.0;
@@ -14523,6 +14849,7 @@ static bool dti_flush_to_disk(int fd) {
     return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
 }
 
+/* The folder's entry for the new name, on the disk as well. */
 static bool dti_flush_folder(const char *path) {
     char folder[DTI_PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -15165,7 +15492,7 @@ DT_API dt_err dt_load(dt_net *net, const char *path) {
 
    Measurements of many runs in one file, a row each. The plain way, fopen to append, mixes columns when a
    program has changed, and continues a row that a killed run has left half. So the header that is there must
-   be the one that is meant, and a row without its end is ended first. */
+   be the one that is meant, and a row without its end is ended first. To read: dt_csv_append. */
 #ifdef DTI_DECLARE
 /* dt_csv_append: appends one row, made as by printf but with a point in every locale, to a file; writes
    the header first if the file is new or empty, or is no plain file. DT_EDATA if the file begins with
@@ -15434,6 +15761,7 @@ static dt_err dti_idx_read(const dti_idx *f, uint8_t *out) {
     return dt_fail(DT_EIO, "%s: only %zu of %zu data bytes could be read", f->path, got, bytes);
 }
 
+/* Images and their labels, as many of the one as of the other, every label a class. */
 static dt_err dti_idx_read_pair(dt_dataset *d, const dti_idx *images, const dti_idx *labels, int classes) {
     if (images->count != labels->count)
         return dt_fail(DT_EDATA, "%s holds %u images, %s holds %u labels", images->path,
@@ -15497,6 +15825,7 @@ static dt_err dti_cifar_open(FILE **file, const char *path, uint32_t *records) {
     return DT_OK;
 }
 
+/* How many records a file has. */
 static dt_err dti_cifar_count(const char *path, uint32_t *records) {
     FILE *file;
     const dt_err err = dti_cifar_open(&file, path, records);
@@ -15525,6 +15854,7 @@ static dt_err dti_cifar_read(dt_dataset *d, const char *path, uint32_t first, ui
     return err;
 }
 
+/* All files into one set, in their order. */
 static dt_err dti_cifar_read_all(dt_dataset *d, const char *const *paths, int n) {
     uint64_t images = 0;
     uint32_t records, at = 0;
@@ -15556,6 +15886,7 @@ typedef struct dti_search {
     bool found;
 } dti_search;
 
+/* Whether a folder has one of these files. */
 static bool dti_any_file(const char *const *files, const char *folder, const char *suffix) {
     char path[DTI_PATH_MAX + 64];
     for (; *files; ++files)
@@ -15563,6 +15894,7 @@ static bool dti_any_file(const char *const *files, const char *folder, const cha
     return false;
 }
 
+/* Looks into one folder, root/sub; remembers one that has the files with gzip only. */
 static bool dti_search_folder(dti_search *s, const dti_data_class *set, const char *root, const char *sub) {
     char folder[DTI_PATH_MAX];
     const int n = snprintf(folder, sizeof folder, "%s%s%s", root, *sub ? "/" : "", sub);
@@ -15576,6 +15908,7 @@ static bool dti_search_folder(dti_search *s, const dti_data_class *set, const ch
     return s->found = true;
 }
 
+/* In this order: the folders of the set's name in the one given; that one itself; those in ./data. */
 static void dti_search_set(dti_search *s, const dti_data_class *set, const char *given, bool elsewhere) {
     for (int i = 0; given && i < 3 && set->folders[i]; ++i)
         if (dti_search_folder(s, set, given, set->folders[i])) return;
@@ -15584,6 +15917,7 @@ static void dti_search_set(dti_search *s, const dti_data_class *set, const char 
         if (dti_search_folder(s, set, "data", set->folders[i])) return;
 }
 
+/* The sentence for a set that is not there: where it was looked for, what was found instead, what to do. */
 static dt_err dti_set_missing(const dti_search *s, const dti_data_class *set, const char *names,
                               const char *given, bool elsewhere) {
     char held[160], advice[160];
@@ -15644,7 +15978,7 @@ DT_API dt_err dt_dataset_find(dt_dataset *train, dt_dataset *test, const char *w
    printf writes a comma for the decimal point where a program has said setlocale(LC_ALL, "de_DE.UTF-8"), and
    strtod then wants one: no JSON, and a row "0,5,0,25" of a CSV file that nobody can read back. So whatever
    dtrain.h writes with a number in it goes through the three functions here, and what it reads through
-   dt_number_parse below. */
+   dt_number_parse below. To read: dti_point, then dti_vprint. */
 #ifdef DTI_IMPLEMENT
 /* What stands between the characters that printf may use for a number is the locale's decimal point. */
 static size_t dti_point(char *number, size_t n) { /* n: its length; returns the new one */
@@ -15741,22 +16075,39 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
 
 /* ==== [E6.7] Checkpoints ==================================================
 
-   All that the next step depends on [S11.2], as a safetensors file: whoever reads those can open the weights
-   of a run that is still going on, under their usual names, and the reader of [E6.3] believes nothing
-   already. Beside the parameters it holds
+   A run that is stopped, by a batch system or a power cut, goes on later as if it had not been: to the same
+   bits. For that a file must hold all that the next step depends on [S11.2]. It is a safetensors file:
+   whoever reads those can open the weights of a run that is still going on, under their usual names, and the
+   reader of [E6.3] believes nothing already. Beside the parameters it holds
 
-       __metadata__        "dtrain.checkpoint": a hash of the whole file, taken with zeros in its place; then
-                           a setting each, "batch": "64", or a hash of what would be long
+       __metadata__        "dtrain.checkpoint": a hash of all of the file but these its 16 digits; then a
+                           setting each, "batch": "64", or a hash of what would be long
        dtrain.whole        I64: epoch, step, scores, counts
        dtrain.real         F64: the optimizer's few numbers, seconds
        dtrain.units        F32: of exact sums, one a parameter
        dtrain.optimizer    F32: its vectors, one behind the other
        dtrain.rank1.whole ...  under PSGD the same of the other ranks, and dtrain.rank1.values
 
+   Three things are handled below, each made of the one before it:
+
+       kept     dti_kept         what one rank has to keep, copied into one block of memory, which can be sent
+       piece    dti_saved        one tensor of the file: a name, a type, a size, and where in a block its
+                                 numbers are (the struct of [E6.3])
+       file     dti_file         a checkpoint in hand: the settings as text, the blocks of all ranks whose
+                                 values differ (one block, under PSGD one for each rank), and the list of all
+                                 their pieces
+
+       net, optimizer,  --dti_keep_vectors-->  blocks  --dti_kept_pieces-->  pieces  --dti_file_write-->  x
+       place in the run <-dti_give_vectors---  [kept 0][kept 1] ..           name it <--dti_file_read---
+
    Any flipped bit or missing byte shows in the hash. The other checks are for files whose hash is right: of
    another net, other settings, another program. They are refused by name. Everything is checked in memory of
-   its own before the net or the optimizer is touched. Rank 0 reads the file and hands its bytes on, so hosts
-   need no folder in common, and all ranks come to the same verdict. */
+   its own, the blocks, before the net or the optimizer is touched. Rank 0 reads the file and hands its bytes
+   on, so hosts need no folder in common, and all ranks come to the same verdict.
+
+   A file is as large as the parameters and the optimizer's vectors, with Adam three times the parameters
+   (under PSGD that for each rank); for the time of saving or loading memory holds it two or three times. To
+   read: dt_checkpoint_save and dt_checkpoint_load at the end; for trainers dti_keep_now, dti_resume. */
 #ifdef DTI_DECLARE
 /* For loops of one's own (trainers do it by themselves: .checkpoint and .resume of dt_train_desc). Before a
    load net, opt, it and settings are filled in. */
@@ -15784,8 +16135,10 @@ DT_API dt_err dt_checkpoint_load(dt_checkpoint *c, dt_comm *comm, const char *pa
 #endif
 
 #ifdef DTI_IMPLEMENT
-/* Settings as lines "name: value", as snprintf: of the net and its optimizer, but for the learning rate. A
-   value that begins with # is a hash. */
+/* ---- Settings: what a run and its checkpoint must have in common, as lines "name: value". A value that
+   begins with # is a hash, of what would be long. */
+
+/* All layers, as they were asked for: their shapes, connections, numbers. */
 static uint64_t dti_layers_hash(const dt_net *net) {
     uint64_t hash = dti_hash_numbers(net->list.input, sizeof net->list.input, sizeof(int), 0);
     for (const dti_layer *l = net->list.layer; l < net->list.layer + net->list.layers; ++l) {
@@ -15811,6 +16164,7 @@ static dti_digits dti_shortest(float x) {
     return d;
 }
 
+/* The lines of a net and its optimizer, but for the learning rate; returns their length, as snprintf. */
 static size_t dti_net_settings(char *text, size_t size, const dt_net *net, const dt_optimizer *opt) {
     uint64_t groups = 0;
     for (const dti_part *p = opt->part; p < opt->part + opt->parts; ++p) {
@@ -15839,40 +16193,47 @@ static uint64_t dti_augment_hash(const dt_augment *a) {
     return dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, a->seed);
 }
 
-/* Of a training; lr: with which its schedule begins. */
+/* The lines of a training; lr: with which its schedule begins. */
 static size_t dti_train_settings(char *text, size_t size, const dt_train_desc *d, float lr) {
     return dti_print(text, size,
                      "learning rate: %s\nschedule: #%016llx\nbatch: %u\nseed: %llu\ndata: #%016llx\n"
                      "augmentation: #%016llx\naverage every: %u\nvalidation: #%016llx\ntarget: %s\n"
                      "patience: %u\n",
-                     dti_shortest(lr).text, (unsigned long long)dti_schedule_hash(d->schedule, 0), (unsigned)d->batch,
-                     (unsigned long long)d->seed, (unsigned long long)dti_data_hash(d->data),
+                     dti_shortest(lr).text, (unsigned long long)dti_schedule_hash(d->schedule, 0),
+                     (unsigned)d->batch, (unsigned long long)d->seed,
+                     (unsigned long long)dti_data_hash(d->data),
                      (unsigned long long)dti_augment_hash(d->augment), (unsigned)d->average_every,
                      (unsigned long long)(d->validation ? dti_data_hash(d->validation) : 0),
                      dti_shortest(d->target).text, (unsigned)d->patience);
 }
 
+/* ---- Kept: one rank's block. The places of its whole numbers: where the run stands (epoch, step; of how
+   many epochs); counts (the optimizer's steps; those that batch norm's running statistics have followed;
+   steps taken again; samples; epochs at the target); scores of three numbers each (this epoch's so far, the
+   last one's, the validation's). */
 enum {
     DTI_KEPT_EPOCH, DTI_KEPT_STEP, DTI_KEPT_EPOCHS, DTI_KEPT_STEPPED, DTI_KEPT_FOLLOWED, DTI_KEPT_RETAKEN,
     DTI_KEPT_SAMPLES, DTI_KEPT_REACHED,
     DTI_KEPT_SCORE, DTI_KEPT_LAST = DTI_KEPT_SCORE + 3, DTI_KEPT_VALIDATION = DTI_KEPT_LAST + 3,
     DTI_KEPT_WHOLES = DTI_KEPT_VALIDATION + 3
 };
+/* And of its real numbers: Adam's powers of beta, the learning rate, seconds of all epochs and of this one,
+   `own` of dt_checkpoint, seconds of each epoch; then, as many as the optimizer has parts, NovoGrad's v. */
 enum {
     DTI_KEPT_POWER, DTI_KEPT_LR = DTI_KEPT_POWER + DTI_STATES, DTI_KEPT_SECONDS, DTI_KEPT_SPENT, DTI_KEPT_OWN,
     DTI_KEPT_EPOCH_SECONDS = DTI_KEPT_OWN + 8,
     DTI_KEPT_SECOND = DTI_KEPT_EPOCH_SECONDS + DT_MAX_EPOCHS_KEPT   /* NovoGrad's v, one a part */
 };
 
-/* What one rank has to keep, in one block, which can be sent. */
+/* The block's stretches, in the order in which they lie, and how many numbers each has. */
 typedef struct dti_kept {
-    size_t reals, units, states, count, bytes;
+    size_t reals, units, states, count, bytes;      /* of real, unit, state, value; of the whole block */
     int64_t *whole;          /* [DTI_KEPT_WHOLES], the block's beginning */
     double *real;
     float *unit, *state, *value;
 } dti_kept;
 
-/* The block's parts; block NULL: only how large it is. */
+/* A block as its stretches; block NULL: only how large it is. */
 static dti_kept dti_kept_of(const dt_net *net, const dt_optimizer *opt, void *block) {
     dti_kept k = { .reals = DTI_KEPT_SECOND + (size_t)opt->parts, .units = (size_t)net->params,
                    .states = dti_times((size_t)opt->class->states, opt->count), .count = net->count };
@@ -15934,7 +16295,8 @@ static dt_err dti_check_kept(const dti_kept *k, const char *path) {
     return DT_OK;
 }
 
-/* The tensors of one rank's block. */
+/* ---- Pieces: the block's stretches as tensors of the file, and rank 0's values as the net's parameters,
+   each under its name. Nothing is copied: a piece points into the block, for writing and for reading. */
 static dti_saved dti_row_of(int rank, const char *what, const char *type, size_t n, void *data) {
     dti_saved p = { .type = type, .rank = 1, .shape = { n }, .data = data };
     if (rank == 0) snprintf(p.name, sizeof p.name, "dtrain.%s", what);
@@ -15953,17 +16315,17 @@ static int dti_kept_pieces(const dt_net *net, int rank, const dti_kept *k, dti_s
     return n;
 }
 
-/* A checkpoint in hand: of all its ranks, whose blocks lie one behind the other, or of one. */
+/* ---- File: a checkpoint in hand, on its way from the net to the disk or back. */
 typedef struct dti_file {
     const dt_net *net;
     const dt_optimizer *opt;
     const char *path;
-    char *settings;          /* as lines */
-    int ranks;
+    char *settings;          /* as lines: this run's, to be written or to be compared with the file's */
+    int ranks;               /* that have a block in it: all where each has values of its own, else 1 */
     char *blocks;            /* [ranks][bytes] */
-    size_t bytes;
+    size_t bytes;            /* of one block */
     dti_saved *piece;        /* [most], and as many to put in order */
-    size_t most;
+    size_t most;             /* at most five pieces a rank, and the net's */
     int pieces;
 } dti_file;
 
@@ -15982,11 +16344,12 @@ static void dti_file_end(dti_file *f) {
     dti_release(f->piece);
 }
 
+/* The block of that rank. */
 static dti_kept dti_file_kept(const dti_file *f, int rank) {
     return dti_kept_of(f->net, f->opt, f->blocks + (size_t)rank * f->bytes);
 }
 
-/* Numbers of eight bytes come first, where they are aligned. */
+/* Makes the list of all pieces: those of eight bytes a number first, for there they are aligned. */
 static void dti_file_pieces(dti_file *f) {
     dti_saved *all = f->piece + f->most;
     int count = 0;
@@ -16000,7 +16363,8 @@ static void dti_file_pieces(dti_file *f) {
             if (dti_saved_width(&all[i]) == width) f->piece[f->pieces++] = all[i];
 }
 
-/* The header of a checkpoint begins with this, its hash, and a quotation mark. */
+/* Behind the eight bytes of its length the header of a checkpoint begins with this mark, the hash in 16
+   hexadecimal digits, and a quotation mark. DTI_MARK_HASH: where the digits begin in the file. */
 static const char dti_checkpoint_mark[] = "{\"__metadata__\":{\"dtrain.checkpoint\":\"";
 enum { DTI_MARK = sizeof dti_checkpoint_mark - 1, DTI_MARK_HASH = 8 + DTI_MARK };
 
@@ -16009,7 +16373,8 @@ static uint64_t dti_file_hash(const unsigned char *bytes, size_t size) {
     return dt_hash(bytes + behind, size - behind, dt_hash(bytes, DTI_MARK_HASH, 0));
 }
 
-/* The settings as JSON behind the mark; the caller's to release. */
+/* The settings as JSON behind the mark, zeros for the hash; the caller's to release. size: a byte takes at
+   most six as JSON, and each line has some punctuation. */
 static char *dti_file_metadata(const dti_file *f) {
     const size_t size = 7 * strlen(f->settings) + 8 * 64 + DTI_MARK;
     char *text = dti_alloc(size), *line = dti_alloc(strlen(f->settings) + 1);
@@ -16034,6 +16399,7 @@ static char *dti_file_metadata(const dti_file *f) {
     return text;
 }
 
+/* Blocks, pieces, bytes; then the hash of the bytes is put into them, and all is written at once. */
 static dt_err dti_file_write(dti_file *f) {
     unsigned char *bytes = NULL;
     char hash[17], *metadata = dti_file_metadata(f);
@@ -16062,7 +16428,8 @@ static dt_err dti_same_error(dt_comm *comm, dt_err error) {
     return told.error == DT_OK ? DT_OK : dt_fail((dt_err)told.error, "%s", told.text);
 }
 
-/* The file's bytes on every rank. */
+/* The file's bytes on every rank: rank 0 reads, tells their number, and broadcasts them once all have
+   memory. */
 static dt_err dti_fetch(dt_comm *comm, const char *path, unsigned char **bytes, size_t *size) {
     const bool reads = !comm || dt_comm_rank(comm) == 0;
     DT_TRY(dti_same_error(comm, reads ? dti_read_all(path, bytes, size) : DT_OK));
@@ -16087,7 +16454,7 @@ static dt_err dti_check_mark(const unsigned char *bytes, size_t size, const char
                    size);
 }
 
-/* One line of settings against another; each ends with the line or the text. */
+/* The sentence for two lines of settings that differ; each ends with the line or the text. */
 static dt_err dti_other_setting(const char *path, const char *there, const char *here) {
     const int a = (int)strcspn(there, "\n"), b = (int)strcspn(here, "\n");
     const char *of_there = strstr(there, ": "), *of_here = strstr(here, ": ");
@@ -16113,6 +16480,8 @@ static dt_err dti_check_settings(const char *there, const char *here, const char
     return DT_OK;
 }
 
+/* The bytes into f's blocks, checked in this order: hash, settings, names and shapes, numbers; at last
+   whether all ranks stand at the same step (the first two whole numbers). */
 static dt_err dti_check_file(dti_file *f, const unsigned char *bytes, size_t size) {
     DT_TRY(dti_check_mark(bytes, size, f->path));
     char *lines = dti_alloc(size);
@@ -16157,7 +16526,8 @@ static bool dti_cut_matters(const dt_net *net, bool apart) {
     return matters;
 }
 
-/* Lines of settings, the caller's to release. */
+/* All lines of settings: net and optimizer, ranks where they matter, `first`, `more`; the caller's to
+   release. */
 static char *dti_all_settings(const dt_net *net, const dt_optimizer *opt, bool apart, int ranks,
                               const char *first, const char *more) {
     char line[80] = "";
@@ -16172,20 +16542,25 @@ static char *dti_all_settings(const dt_net *net, const dt_optimizer *opt, bool a
     return text;
 }
 
-/* ---- Trainers. */
+/* ---- Trainers: the driver [S11.2] calls dti_resume before the first step and dti_keep_place behind each.
+   `apart`: each rank has values of its own (PSGD), and so a block of its own. */
+
+/* A file for this run, with room for its blocks, nothing in them yet. */
 static dt_err dti_run_file(const dti_training *run, const char *path, dti_file *f) {
     const int ranks = dt_comm_size(run->comm);
     const bool apart = run->method->apart;
     char lines[1024];
     const uint32_t parts = dti_cut_matters(run->net, apart) && run->d->accumulate ? run->d->accumulate : 1;
-    const size_t used = dti_print(lines, sizeof lines, "method: %s\nparts of a batch: %u\n", run->method->name,
-                                  (unsigned)parts);
+    const size_t used = dti_print(lines, sizeof lines, "method: %s\nparts of a batch: %u\n",
+                                  run->method->name, (unsigned)parts);
     dti_train_settings(lines + used, sizeof lines - used, run->d, run->lr);
     *f = (dti_file){ .net = run->net, .opt = run->opt, .path = path };
     f->settings = dti_all_settings(run->net, run->opt, apart, ranks, lines, "");
     return f->settings ? dti_file_begin(f, apart ? ranks : 1) : DT_ENOMEM;
 }
 
+/* Net, optimizer and the run's place into the block; and back, but for a learning rate that a schedule
+   gives. */
 static void dti_keep_run(const dti_training *run, dti_kept *k) {
     const dt_progress *p = &run->p;
     const dt_train_result *r = run->result;
@@ -16226,6 +16601,7 @@ static void dti_give_run(const dti_kept *k, dti_training *run) {
     r->resumed_epochs = (int)k->whole[DTI_KEPT_EPOCHS];
 }
 
+/* Is the place one that this run will pass? */
 static dt_err dti_check_place(const dti_file *f, int epochs, uint32_t steps) {
     const dti_kept k = dti_file_kept(f, 0);
     const int64_t epoch = k.whole[DTI_KEPT_EPOCH], step = k.whole[DTI_KEPT_STEP];
@@ -16237,6 +16613,8 @@ static dt_err dti_check_place(const dti_file *f, int epochs, uint32_t steps) {
                    (long long)epoch + 1, epochs);
 }
 
+/* Before the first step: whether .checkpoint can be written at all, for to find that out at the end of an
+   hour is late; then to where .resume stands. */
 static dt_err dti_resume(dti_training *run) {
     const dt_train_desc *d = run->d;
     dti_file f;
@@ -16269,6 +16647,8 @@ static dt_err dti_gather_kept(dti_training *run, dti_file *f) {
     return error;
 }
 
+/* Is a checkpoint due behind this step? When training ends or is asked to stop; else every so many steps, or
+   at each epoch's end. */
 static bool dti_due(const dti_training *run) {
     const dt_progress *p = &run->p;
     const uint32_t every = run->d->checkpoint_every;
@@ -16277,6 +16657,8 @@ static bool dti_due(const dti_training *run) {
     return every ? ((uint64_t)p->epoch * p->steps + p->step) % every == 0 : p->step == p->steps;
 }
 
+/* Writes one. A file that cannot be written ends no training: rank 0's result says why, and the old file is
+   still there. What fails between ranks is an error. */
 static dt_err dti_keep_now(dti_training *run) {
     const int rank = dt_comm_rank(run->comm);
     const bool apart = run->method->apart;
@@ -16300,6 +16682,7 @@ static dt_err dti_keep_now(dti_training *run) {
     return error;
 }
 
+/* Behind each step. */
 static dt_err dti_keep_place(dti_training *run) {
     const double start = dt_now();
     run->p.complaint = NULL;
@@ -16309,7 +16692,7 @@ static dt_err dti_keep_place(dti_training *run) {
     return error;
 }
 
-/* ---- Loops of one's own. */
+/* ---- Loops of one's own. A file as dti_run_file's, of one block: ranks have the same values. */
 static dt_err dti_loop_file(const char *who, const dt_checkpoint *c, const char *path, dti_file *f) {
     if (!c || !path) return dt_fail(DT_EARG, "%s: checkpoint and path must not be NULL", who);
     DT_TRY(dti_ready(who, c->net));
@@ -16553,6 +16936,7 @@ static const struct { int code; char as; } dti_alike[] = {
 /* What a character is made of. */
 typedef struct dti_made { const dti_glyph *glyph, *second, *mark; bool raised; } dti_made;
 
+/* Looked for in this order: ASCII, other glyphs, raised digits, lookalikes, letters with marks. */
 static dti_made dti_font_find(int code) {
     if (code >= 32 && code <= 126) return (dti_made){ .glyph = &dti_glyphs[code - 32] };
     for (size_t i = 95; i < sizeof dti_glyphs / sizeof *dti_glyphs; ++i)
@@ -16766,6 +17150,7 @@ typedef struct dti_hand {
     int wobble, strays;
 } dti_hand;
 
+/* A hand from 24 random words: each of its numbers has a word of its own, and the bounds that stand here. */
 static void dti_hand_draw(dti_hand *h, const uint32_t r[24]) {
     for (int i = 0; i < 5; ++i) h->bend[i] = dti_between(r[i], -560, 560);
     /* (cos, sin) = (1-t^2, 2t)/(1+t^2) with t = tan(angle/2); at most 22 degrees either way */
@@ -16788,6 +17173,8 @@ static void dti_hand_draw(dti_hand *h, const uint32_t r[24]) {
     h->strays = dti_between(r[16], 0, 3) / 3 * dti_between(r[17], 1, 2); /* none for three images of four */
 }
 
+/* A point (u,v) of a stroke, in cap units about the digit's centre, bent, then mapped: (x,y) in 1/64
+   pixel. */
 static void dti_hand_point(const dti_hand *h, int u, int v, int *x, int *y) {
     const int vv = v * v / 512, uv = u * v / 512, uu = u * u / 512;
     const int bu = u + (h->bend[0] * vv + h->bend[1] * uv + h->bend[2] * (vv * v / 512)) / 4096;
@@ -16827,6 +17214,8 @@ static void dti_ink_line(int32_t *nearest, dti_stroke_line l, int reach) {
 
 static int dti_wobble(const dti_hand *h, uint32_t bits) { return dti_between(bits, -h->wobble, h->wobble); }
 
+/* nearest[pixel]: the squared distance to the nearest stroke. Pieces that meet move together: where one
+   ends, its wobble is the next one's beginning. */
 static void dti_draw_strokes(int32_t *nearest, const dti_digit *digit, const dti_hand *h) {
     const int reach = h->radius + h->soft;
     for (int i = 0; i < DTI_DIGIT_PIXELS; ++i) nearest[i] = reach * reach;
@@ -16944,16 +17333,22 @@ static dt_err dti_synthetic_load(dt_dataset *d, const char *folder, int part) {
    [E8.6] and a row of dti_all_marks behind them.
 
    Texts are UTF-8. Drawn are ASCII, the Latin letters with accents of European languages (U+00C0 to U+017F; a
-   letter the font has no form for by its like, as ss for U+00DF), raised digits, and ° ± · × ÷ µ α β – — ‘ ’
-   “ ” … → − ≈ ≤ ≥. Any other character is an empty box. Not drawn are NaN, infinities, values from 1e300 on,
-   and on log axes what is not above 0; how many of these there were but NaN, the caption says. An axis that
-   does not begin at 0 where one would expect it says so in its label.
+   letter the font has no form for by its like, as ss for U+00DF), raised digits, and
+   ° ± · × ÷ µ α β – — ‘ ’ “ ” … → − ≈ ≤ ≥.
+   Any other character is an empty box. Not drawn are NaN, infinities, values from 1e300 on, and on log axes
+   what is not above 0; how many of these there were but NaN, the caption says. An axis that does not begin
+   at 0 where one would expect it says so in its label.
 
    Only with DTRAIN_WITH_CHARTS, which needs stb_image_write.h (public domain; Debian: libstb-dev). A picture
    of 1200 x 750 pixels takes about 0.1 s. */
 #ifdef DTRAIN_WITH_CHARTS
 
-/* ==== [E8.1] What a chart is told ======================================== */
+/* ==== [E8.1] What a chart is told ========================================
+
+   The structs that a program fills in, one for each kind of thing to show, and how a chart keeps them: copied
+   (dti_keep), as a list of items. So whoever draws later never meets memory that is gone, and an error while
+   building waits in the chart until it is written. To read: dt_series and dt_chart_line's kin; dti_item and
+   dti_mark, of which each kind has one row of functions. */
 
 #ifdef DTI_DECLARE
 typedef enum dt_axis_scale { DT_LINEAR, DT_LOG2, DT_LOG10 } dt_axis_scale;
@@ -17436,6 +17831,11 @@ static void dti_marker(dt_chart *c, float x, float y, float r, int index) {
 
 /* ==== [E8.3] Text ========================================================
 
+   The font [E7.1] knows glyphs; here they become words, lines and paragraphs, whose width and height are
+   known before anything is drawn: that is what the layout [E8.7] asks for first. dti_wrap breaks a text into
+   lines of a width, dti_fit makes it smaller until it is no higher than it may be, dti_put_paragraph draws
+   it.
+
    Sizes are cap heights in pixels. A line of text stands in a box from 1.1 sizes above its baseline to 0.4
    below; lines are 1.75 sizes apart. Every text drawn leaves its box in c->texts, so that later labels can
    keep away from it and dt_chart_check can prove that all of them did. */
@@ -17482,6 +17882,7 @@ static bool dti_boxes_meet(const dti_box *a, const dti_box *b, float slack) {
     return true;
 }
 
+/* Remembers where a text stands, and how it begins, for dt_chart_check. */
 static void dti_text_note(dt_chart *c, const dti_box *box, const char *s, size_t bytes) {
     if (c->text_count == c->text_room) {
         const int room = 2 * c->text_room + 128;
@@ -17748,8 +18149,8 @@ static int dti_decimals(double step) {
 }
 
 /* A plain number on an axis whose ticks go from `least` (but 0) to `most`. If one of them needs a power of
-   ten, all have one: 10⁻⁵ beside 10⁻³, not beside 0.001. Round ticks, `step` apart, share the power, and
-   their decimals. */
+   ten, all have one: 10⁻⁵ beside 10⁻³, not beside 0.001. Round ticks, `step` apart, share the power,
+   and their decimals. */
 static void dti_plain_text(const dti_chart_axis *a, double v, double step, double most, double least,
                            char out[DTI_NUMBER]) {
     const bool large = most >= 999999.5, powers = large || least < 0.0009999995;
@@ -17920,8 +18321,9 @@ static void dti_put_spot(dt_chart *c, const dti_spot *best, dti_pen pen, float c
 /* ==== [E8.6] Marks =======================================================
 
    Each subsection is one kind of thing to show, whole: how it is told, its place on the canvas, how it is
-   drawn, what it says in the CSV; then the class dti_mark that the chart knows of it. First, what series of
-   points have in common. */
+   drawn, what it says in the CSV; then the class dti_mark that the chart knows of it. A number that is
+   multiplied by c->unit is in pixels of a canvas of 1200 x 750; by a size, in heights of a capital; alone, in
+   a cost, it is a taste [E8.5]. First, what series of points have in common. */
 
 static float dti_at_x(const dt_chart *c, double x) { return dti_axis_at(&c->x, x); }
 static float dti_at_y(const dt_chart *c, double y) { return dti_axis_at(&c->y, y); }
@@ -17959,6 +18361,7 @@ static void dti_series_range(dt_chart *c, const dti_item *item, dti_ask ask) {
     }
 }
 
+/* Error bars: a line from lo to hi, and a cap at each end. */
 static void dti_draw_errors(dt_chart *c, const dti_item *item) {
     const float cap = 4.5f * c->unit, r = 0.8f * c->unit;
     float point, y;
@@ -18093,7 +18496,7 @@ static const dti_mark dti_bar_mark = {
 };
 
 /* Each series is an item of bars, around x = 0, 1, ... for the groups, which take 0.74 of the room between
-   them. */
+   them, a stack four fifths of that. */
 DT_API void dt_chart_bars(dt_chart *c, const dt_bars *b) {
     if (!dti_told(c, __func__, b, b && b->series <= DTI_MOST_BARS && b->groups <= DTI_MOST_BARS)) return;
     const size_t n = b->y ? b->groups : 0;
@@ -18118,6 +18521,8 @@ DT_API void dt_chart_bars(dt_chart *c, const dt_bars *b) {
     }
     if (!c->groups) c->groups = n, c->names = names;
 }
+
+/* One item of bars, a hundredth of a bin's width apart on each side. A value in no bin is counted as lost. */
 DT_API void dt_chart_histogram(dt_chart *c, const dt_histogram *h) {
     if (!dti_told(c, __func__, h, h && (h->values || h->n == 0) && h->bins <= DTI_MOST_BARS)) return;
     dti_item *item = dti_chart_add(c, &dti_bar_mark, h->label, c->colours++);
@@ -18321,6 +18726,7 @@ static float dti_images_height(const dt_chart *c, const dti_item *item, float wi
     return dti_sheet_of(c, item, width).height;
 }
 
+/* A sheet: pictures row by row, each pixel of them zoom x zoom of the canvas, captions below. */
 static void dti_draw_images(dt_chart *c, const dti_item *item) {
     const dt_images *m = &item->images;
     const float width = c->plot[2] - c->plot[0];
@@ -18393,7 +18799,8 @@ static void dti_ask_ranges(dt_chart *c, dti_ask ask) {
    at the canvas' edges; then what stands between these and the plot, where numbers and names are as wide as
    they turn out; then all is drawn, from the back to the front. A legend sends the eye to and fro, so
    labels stand at the right edge while they fit there, all of them in half of the height. What could not be
-   drawn, and an axis without its 0, is said in words that are added here. */
+   drawn, and an axis without its 0, is said in words that are added here. To read: dti_chart_draw, at the
+   end. */
 
 /* A tag names one series: at the right edge beside its last point, or in the legend. */
 typedef struct dti_tag {
@@ -18423,7 +18830,8 @@ static void dti_miss(const dti_chart_axis *a, double v, size_t missed[2]) {
 
 /* Ends the caption with how many values are not drawn, so that no picture leaves them out in silence. */
 static void dti_caption_words(dt_chart *c) {
-    static const char *const why[2] = { "infinite or beyond 10³⁰⁰", "not above 0 on a logarithmic axis" };
+    static const char *const why[2] = { "infinite or beyond 10³⁰⁰",
+                                        "not above 0 on a logarithmic axis" };
     size_t missed[2] = { 0, 0 }, used = c->said;
     for (const dti_item *item = c->first; item; item = item->next) {
         missed[0] += item->lost;
@@ -18731,6 +19139,7 @@ static void dti_draw_items(dt_chart *c) {
     dti_clip(c, 0, 0, (float)c->w, (float)c->h);
 }
 
+/* All of a chart that has axes, from the back to the front. */
 static dt_err dti_draw_axes(dt_chart *c, dti_layout *l) {
     DT_TRY(dti_layout_axes(c, l));
     dti_draw_layer(c, DTI_UNDER);
@@ -18749,6 +19158,7 @@ static dt_err dti_chart_good(const dt_chart *c) {
     return c->failed == DT_OK ? DT_OK : dt_fail(c->failed, "%s", c->why);
 }
 
+/* The whole picture, from a white canvas to bytes. A chart of nothing but pictures has no axes. */
 static dt_err dti_chart_draw(dt_chart *c) {
     DT_TRY(dti_chart_good(c));
     const dti_item *sheet = NULL;
@@ -18768,7 +19178,11 @@ static dt_err dti_chart_draw(dt_chart *c) {
     return dti_chart_good(c);
 }
 
-/* ==== [E8.8] Asking and writing ========================================== */
+/* ==== [E8.8] Asking and writing ==========================================
+
+   The finished picture as pixels, as a PNG, and the numbers in it as CSV; and whether its texts are whole and
+   apart (dt_chart_check), which is how a test looks at a picture. Who wants the picture draws it first; files
+   are written as [E6.1] says. */
 
 DT_API const uint8_t *dt_chart_pixels(dt_chart *c, int *width, int *height) {
     DTI_NEED(width && height, "width and height", NULL);
@@ -18859,13 +19273,28 @@ DT_API dt_err dt_chart_save(dt_chart *c, const char *png) {
 
 /* ==== [E9] Checks ==========================================================
 
-   What is refused, and in which words. The functions of Part I ask here whether what they were given can be
-   meant, and then go on. Each check returns DT_OK, or an error whose sentence says what was given and what is
-   wanted. Nothing here changes anything, so the order of reading is any. */
+   What is refused, and in which words. A library that takes whatever it is given fails later, somewhere else,
+   or trains on nonsense. So the functions of Part I ask here first whether what they were given can be meant,
+   and then go on; their own text stays free of it. Each check returns DT_OK, or an error whose sentence says
+   what was given and what is wanted, with the numbers in it:
+
+       conv2d "conv2": a 4x4 image with padding 0 has no room for a 5x5 kernel
+       who             what was given                           what is wanted
+
+                                          asked by                            how often
+       [E9.1] sizes and names             naive kernels, builders of layers   each call; once a layer
+       [E9.2] data and batches            loaders, dt_batches_init            once a data set
+       [E9.3] nets                        dt_net_build; dt_net_load           once; each batch
+       [E9.4] optimizers and training     dt_adam and its like, dt_train ..   once a training
+
+   What it costs: a handful of comparisons; of a batch one comparison an image; and over ranks three numbers
+   that are compared before the first step (dti_check_alike). Nothing here changes anything, so the order of
+   reading is any: dti_conv_check is a good first one. */
 
 /* ==== [E9.1] Sizes and names ==============================================
 
-   All sizes come as int, and are multiplied in size_t, where dti_times [S1.3] cannot wrap round. */
+   Is there a tensor of that shape, and can its numbers be counted? All sizes come as int, and are multiplied
+   in size_t, where dti_times [S1.3] cannot wrap round. Names of layers are held to what files can hold. */
 #ifdef DTI_IMPLEMENT
 /* Whether a tensor of that shape, sizes all positive, has more bytes than there are addresses. */
 static bool dti_too_many(int a, int b, int c, int d)
@@ -18874,6 +19303,7 @@ static bool dti_too_many(int a, int b, int c, int d)
            SIZE_MAX / 2 / sizeof(float);
 }
 
+/* Sizes positive; images and kernels countable; room for one window; outputs countable. */
 static dt_err dti_conv_check(const char *who, int N, int C, int H, int W, int O, int K, int S, int p)
 {
     if (N < 1 || C < 1 || H < 1 || W < 1 || O < 1 || K < 1 || S < 1 || p < 0)
@@ -18914,7 +19344,8 @@ static dt_err dti_linear_check(const char *who, int N, int I, int O)
     return DT_OK;
 }
 
-/* What a class's shape may not leave behind. */
+/* What a class of layers has made of a layer's shape [S6.1]: an image's numbers fit, and so does each
+   parameter. */
 static dt_err dti_size_check(const dti_layer *l) {
     if (!dti_fits_image(l->out))
         return dt_fail(DT_ESHAPE, "%s \"%s\": gives %d x %d x %d numbers an image; at most %d",
@@ -18926,6 +19357,7 @@ static dt_err dti_size_check(const dti_layer *l) {
     return DT_OK;
 }
 
+/* Of a layer that is to be added to the list. */
 static dt_err dti_name_check(const dti_list *list, const char *kind, const char *name) {
     if (!*name || strlen(name) >= DTI_NAME)
         return dt_fail(DT_EARG, "%s: a name of 1 to %d characters is needed", kind, DTI_NAME - 1);
@@ -18943,7 +19375,11 @@ static dt_err dti_name_check(const dti_list *list, const char *kind, const char 
 }
 #endif
 
-/* ==== [E9.2] Data and batches ============================================= */
+/* ==== [E9.2] Data and batches =============================================
+
+   Can a net be fed with this? A data set has pixels or values, labels or targets, and one shape for all of
+   its images [S4.1]; augmentation has bounds [S4.6], so that 32 bits hold what is computed with it; a batch
+   is given in one way, for all ranks or for each [S4.5]. */
 #ifdef DTI_IMPLEMENT
 /* A dataset that can be used: also one that a program has put together itself. */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
@@ -18966,6 +19402,7 @@ static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
     return DT_OK;
 }
 
+/* NULL: no augmentation, which suits every image. */
 static dt_err dti_check_augment(const dt_augment *a, int channels, int height, int width) {
     if (!a) return DT_OK;
     const struct { const char *name; float value, most; } bounds[] = {
@@ -18996,6 +19433,7 @@ static dt_err dti_check_augment(const dt_augment *a, int channels, int height, i
     return DT_OK;
 }
 
+/* The data, how batches are cut, and which rank of how many takes its share. */
 static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *desc, int rank,
                                 int size) {
     DT_TRY(dti_check_dataset("batches", data));
@@ -19020,8 +19458,14 @@ static dt_err dti_batches_check(const dt_dataset *data, const dt_batches_desc *d
 }
 #endif
 
-/* ==== [E9.3] Nets ========================================================= */
+/* ==== [E9.3] Nets =========================================================
+
+   Does the list of layers make a net, and does this batch fit it? A net that is built knows its shapes, so a
+   batch is held against them; and some layers compute over more than one image, a batch norm over a lane
+   group, a rank or the batch [S6.11], which then must have images enough. */
 #ifdef DTI_IMPLEMENT
+/* Before building: an error of a builder, kept until now; the loss; the last layer gives one number a class;
+   and each layer but the last is read by another. */
 static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc) {
     if (net->list.error != DT_OK) return dt_fail(net->list.error, "%s", net->list.error_text);
     if (net->list.closed) return dt_fail(DT_EARG, "net: built already");
@@ -19064,6 +19508,7 @@ static dt_err dti_check_images(const dt_net *net, const char *name, int channels
     return DT_OK;
 }
 
+/* A batch whose shape was not told (channels 0) is taken to be of the net's. */
 static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     const int *in = dti_image_shape(net);
     const bool told = batch->channels || batch->height || batch->width;
@@ -19108,8 +19553,9 @@ static dt_err dti_check_parts(const char *who, const dt_net *net, uint32_t parts
     return DT_OK;
 }
 
-/* A layer that computes over a scope of images may need some fewest of them. meets: ranks add up
-   what is over the batch. */
+/* A layer that computes over a scope of images may need some fewest of them. images: of this rank; global:
+   of the batch; meets: ranks add up what is over the batch. over[]: how many images there are in the
+   smallest scope of each kind. */
 static dt_err dti_check_scopes(const dt_net *net, uint32_t images, uint32_t global, bool meets) {
     static const char *const scopes[] = { "image", "lane group", "rank", "batch" };
     const uint32_t over[DTI_SCOPES] = { 1, images ? (images - 1) % DT_LANES + 1 : 0, images,
@@ -19138,7 +19584,10 @@ static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
 }
 #endif
 
-/* ==== [E9.4] Optimizers and training ====================================== */
+/* ==== [E9.4] Optimizers and training ======================================
+
+   Can this training be meant, and do all ranks mean the same? The first is asked of the descriptors alone.
+   For the second ranks compare hashes [E4.3]: of the build, of the data, of all settings. */
 #ifdef DTI_IMPLEMENT
 static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay) {
     if (beta1 >= 0.0f && beta1 < 1.0f && beta2 >= 0.0f && beta2 < 1.0f && eps > 0.0f &&
@@ -19149,6 +19598,7 @@ static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps
     return false;
 }
 
+/* Every piece of the chain. */
 static dt_err dti_schedule_check(const dt_schedule *first) {
     int piece = 0;
     for (const dt_schedule *s = first; s; s = s->then) {
@@ -19170,6 +19620,7 @@ static dt_err dti_schedule_check(const dt_schedule *first) {
     return DT_OK;
 }
 
+/* What every trainer is given. */
 static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optimizer *opt,
                               const dt_train_desc *d) {
     DT_TRY(dti_ready(who, net));
@@ -19257,15 +19708,17 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
 
    Copyright (c) 2026 the dtrain authors
 
-   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-   documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
-   rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
-   persons to whom the Software is furnished to do so, subject to the following conditions:
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+   associated documentation files (the "Software"), to deal in the Software without restriction, including
+   without limitation the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+   copies of the Software, and to permit persons to whom the Software is furnished to do so, subject to the
+   following conditions:
 
-   The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-   Software.
+   The above copyright notice and this permission notice shall be included in all copies or substantial
+   portions of the Software.
 
-   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
-   WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
-   COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
-   OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT
+   LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO
+   EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER
+   IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR
+   THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
