@@ -15,11 +15,11 @@ snippet() { awk -v want='```'"$1" '$0 == want { on = 1; next } /^```/ { on = 0 }
 # the drop-in example as somebody's main.c
 main() { sed 's|"../dtrain.h"|"dtrain.h"|' examples/dropin.c >"$1"; }
 
-make --no-print-directory install PREFIX=/dtrain DESTDIR="$PWD/$top/root" >$top/said.txt 2>&1
-ok "make install" cmp dtrain.h $top/root/dtrain/include/dtrain.h
+make --no-print-directory install PREFIX=/dtrain DESTDIR="$PWD/$top/staged" >$top/said.txt 2>&1
+ok "make install" cmp dtrain.h $top/staged/dtrain/include/dtrain.h
 main $top/main.c
 if command -v pkg-config >/dev/null 2>&1; then
-    export PKG_CONFIG_PATH="$PWD/$top/root/dtrain/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$PWD/$top/root"
+    export PKG_CONFIG_PATH="$PWD/$top/staged/dtrain/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$PWD/$top/staged"
     # shellcheck disable=SC2046  # words
     ok "pkg-config" gcc -std=c11 -O0 -o $top/mine $top/main.c $(pkg-config --cflags --libs dtrain)
     ok "its version" sh -c "grep -q \"define DTRAIN_VERSION \\\"\$(pkg-config --modversion dtrain)\\\"\" dtrain.h"
