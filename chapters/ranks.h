@@ -58,6 +58,13 @@ CHAPTER_FN void end_if_asked(dt_comm *comm) {
     exit(exit_code(130));
 }
 
+// Between two steps of a loop of one's own: rank 0 writes a checkpoint; NULL: there is to be none.
+// One that cannot be written is said, and training goes on.
+CHAPTER_FN void keep_checkpoint(const dt_comm *comm, const char *path, const dt_checkpoint *at) {
+    if (path && dt_comm_rank(comm) == 0 && dt_checkpoint_save(at, path) != DT_OK)
+        fprintf(stderr, "%s; training goes on\n", dt_error());
+}
+
 // ---- A job that runs on several ranks brings its results back in its argument. Ranks that are
 // ---- threads share it, and only rank 0 writes; processes have one each.
 

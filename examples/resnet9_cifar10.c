@@ -71,11 +71,6 @@ static void print_progress(const dt_comm *comm, uint32_t epoch, uint32_t step, u
     fflush(stdout);
 }
 
-// Between two steps. One that cannot be written is said, and training goes on.
-static void keep(const settings *s, const dt_checkpoint *at, const dt_comm *comm) {
-    if (s->checkpoint && dt_comm_rank(comm) == 0 && dt_checkpoint_save(at, s->checkpoint) != DT_OK) fprintf(stderr, "%s; training goes on\n", dt_error());
-}
-
 // Every hundred steps: loss and accuracy of the images since the last line, of all ranks; and a checkpoint.
 static dt_err train(const settings *s, const distributed_optimizer *o, dt_batches *loader, double *seconds) {
     char same[160];
@@ -101,7 +96,7 @@ static dt_err train(const settings *s, const distributed_optimizer *o, dt_batche
             print_progress(o->comm, epoch, step, loader->steps, &sum, dt_now() - start);
             sum = (dt_score){ 0, 0, 0 };
             at.epoch = epoch, at.step = step, at.own[0] = dt_now() - start;
-            keep(s, &at, o->comm);
+            keep_checkpoint(o->comm, s->checkpoint, &at);
             end_if_asked(o->comm);
         }
         DT_TRY(dt_check_replicas(o->model, o->comm));

@@ -68,12 +68,7 @@ typedef struct epoch_result {
     double images_per_s;     // summed over the ranks
 } epoch_result;
 
-// Between two steps: at->own holds what the loop over epochs adds up. One that cannot be written is said, and training goes on.
-static void keep(const settings *s, const dt_checkpoint *at, const dt_comm *comm) {
-    if (s->checkpoint && dt_comm_rank(comm) == 0 && dt_checkpoint_save(at, s->checkpoint) != DT_OK) fprintf(stderr, "%s; training goes on\n", dt_error());
-}
-
-// From the step at which `at` stands to the end of its epoch. The times are of what was done here, not before a resume.
+// From the step at which `at` stands to the end of its epoch; at->own holds what the loop over epochs adds up. The times are of what was done here, not before a resume.
 static dt_err train_epoch(const settings *s, dt_checkpoint *at, dt_comm *comm, epoch_result *r) {
     dt_net *net = at->net;
     dt_batches *it = at->it;
@@ -90,10 +85,10 @@ static dt_err train_epoch(const settings *s, dt_checkpoint *at, dt_comm *comm, e
         dt_score_add(&at->score, &score);
         mine += batch.count;
         if (!s->every || at->step % (uint32_t)s->every) continue;
-        keep(s, at, comm);
+        keep_checkpoint(comm, s->checkpoint, at);
         end_if_asked(comm);
     }
-    keep(s, at, comm); // before what ends the epoch, which a run that goes on from here begins with
+    keep_checkpoint(comm, s->checkpoint, at); // before what ends the epoch, which a run that goes on from here begins with
     r->training = at->score;
     r->seconds = dt_now() - start;
     r->images_per_s = (double)mine / r->seconds;
