@@ -2,26 +2,10 @@
 // Its image k pulls the parameters towards a point of its own; its clock counts images.
 #include "interrupts.h"
 #include "messages.h"
+#include "model.h"
 
 enum { MOST_N = 8, TESTED = 1000000 }; // what a test takes, by the clock
 
-typedef struct model model;
-struct model {
-    size_t n;
-    uint32_t images, tests;
-    void (*gradient)(const model *m, float *g, const float *w, const uint32_t *image,
-                     uint32_t count);
-    uint32_t (*correct)(const model *m, const float *w, uint32_t from, uint32_t to, int training);
-    double (*seconds)(const model *m);
-};
-
-typedef struct ranks ranks;
-struct ranks {
-    int rank, size;
-    void (*allreduce)(const ranks *r, float *x, size_t n);
-};
-
-typedef struct outcome { double seconds, percent; } outcome;
 typedef uint32_t share_fn(uint32_t *first, uint32_t n, uint32_t rank, uint32_t P);
 typedef void alone_fn(const model *m, float *w, float *v, float *g, const uint32_t *mine,
                       uint32_t count, uint32_t batch, int epochs, float lr, float mu);

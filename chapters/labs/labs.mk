@@ -48,6 +48,6 @@ run-lab12: build/labs/run12.o build/dtrain.o
 	$(CC) -o build/labs/measure12 $< build/labs/lab12.o build/dtrain.o $(LDLIBS)
 	./build/labs/measure12 --to out $(ARGS)
 
-build/labs/run12.o: chapters/labs/run12.c dtrain.h build/flags
+build/labs/run12.o: chapters/labs/run12.c chapters/labs/model.h dtrain.h build/flags
 	@mkdir -p build/labs
 	$(CC) $(CFLAGS) -I. $(CHAPTER) -c -o $@ $<

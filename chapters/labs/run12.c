@@ -3,28 +3,11 @@
 // lab12.csv, lab12_speedup.png and lab12_accuracy.png into the folder --to. Workers are threads of
 // this process.
 #include "dtrain.h"
+#include "model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct model model;
-struct model {
-    size_t n;
-    uint32_t images, tests;
-    void (*gradient)(const model *m, float *g, const float *w, const uint32_t *image,
-                     uint32_t count);
-    uint32_t (*correct)(const model *m, const float *w, uint32_t from, uint32_t to, int training);
-    double (*seconds)(const model *m);
-};
-
-typedef struct ranks ranks;
-struct ranks {
-    int rank, size;
-    void (*allreduce)(const ranks *r, float *x, size_t n);
-};
-
-typedef struct outcome { double seconds, percent; } outcome;
 
 // The student's, in lab12.c
 uint32_t share(uint32_t *first, uint32_t n, uint32_t rank, uint32_t P);
