@@ -39,6 +39,11 @@ static void reference_values(dt_net *net) {
     }
 }
 
+/* What tests/conformance.sh makes a row of: how far we are from PyTorch, and how far we may be. */
+static void conformance_row(const char *name, double difference, double bound) {
+    printf("conformance %-24s largest difference %.1e, bound %.0e\n", name, difference, bound);
+}
+
 /* ---- PyTorch's numbers: the record of that name in a file, its floats in memory of malloc's. */
 static float *reference(const char *path, const char *name, size_t *count) {
     FILE *f = fopen(path, "rb");

@@ -86,8 +86,10 @@ static dt_net *odd_net(void) {
 /* ---- PyTorch's numbers, relative to the largest of the record, element by element. */
 static double farthest; /* of the differences since the last line about them */
 
+static const double gradient_bound = 3e-6; /* how far losses and gradients may be */
+
 static void conformance(const char *name) {
-    printf("conformance %-24s largest difference %.1e\n", name, farthest);
+    conformance_row(name, farthest, gradient_bound);
     farthest = 0.0;
 }
 
@@ -109,7 +111,7 @@ static void compare_within(double limit, const char *name, const float *got, siz
     free(want);
 }
 
-static void compare(const char *name, const float *got, size_t stride, size_t n) { compare_within(3e-6, name, got, stride, n); }
+static void compare(const char *name, const float *got, size_t stride, size_t n) { compare_within(gradient_bound, name, got, stride, n); }
 
 static void compare_gradients(dt_net *net, const char *name) {
     char record[32];

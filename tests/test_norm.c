@@ -55,10 +55,12 @@ static dt_net *norm_net(dt_statistics over, const dt_build_desc *desc) {
 /* The largest difference since the last line about it, over the largest number of its record. */
 static double farthest;
 
+static double bound(bool direct) { return direct ? 1e-5 : 1e-4; }
+
 static void conformance(const char *name, bool direct) {
     char row[32];
     snprintf(row, sizeof row, "%s%s", name, direct ? "" : ", Winograd");
-    printf("conformance %-24s largest difference %.1e\n", row, farthest);
+    conformance_row(row, farthest, bound(direct));
     farthest = 0.0;
 }
 
@@ -88,7 +90,7 @@ static void all_logits(const dt_net *net, float *out, int count) {
 
 static void as_pytorch(const char *name, dt_statistics over, const dt_build_desc *desc) {
     float logits[BATCH * 5], losses[6];
-    const double most = desc->direct ? 1e-5 : 1e-4;
+    const double most = bound(desc->direct);
     make_data(3 * 11 * 9, 5);
     dt_net *net = norm_net(over, desc);
     reference_values(net);
@@ -135,7 +137,7 @@ static void pytorch(void **state) {
 
 static void whole_net(const char *name, dt_net *net, int count, bool direct) {
     float logits[BATCH * 10], norms[64];
-    const double most = direct ? 1e-5 : 1e-4;
+    const double most = bound(direct);
     int trained = 0;
     make_data((size_t)(net->list.input[0] * net->list.input[1] * net->list.input[2]), 10);
     ok(dt_net_build(net, &(dt_build_desc){ .batch = BATCH, .direct = direct }));

@@ -39,7 +39,7 @@ static double distance(const char *name, const float *got, size_t stride, size_t
 }
 
 static void conforms(const char *name, double difference, double bound) {
-    printf("conformance %-24s largest difference %.1e\n", name, difference);
+    conformance_row(name, difference, bound);
     if (!(difference <= bound)) fail_msg("%s: %g away from PyTorch, more than %g", name, difference, bound);
 }
 
