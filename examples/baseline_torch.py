@@ -15,6 +15,7 @@ import argparse
 import gzip
 import os
 import socket
+import statistics
 import struct
 import sys
 import time
@@ -141,7 +142,7 @@ def main():
     epochs, accuracy = answers.get()
     print('PyTorch %s, %d rank%s of %d thread%s, %s%s: %.2f s in %d epochs, median epoch %.3f s, test accuracy %.2f %%' % (
         torch.__version__, args.ranks, 's' * (args.ranks > 1), args.threads, 's' * (args.threads > 1), args.layout,
-        ', lost sum' if args.bug else '', sum(epochs), args.epochs, sorted(epochs)[len(epochs) // 2], accuracy))
+        ', lost sum' if args.bug else '', sum(epochs), args.epochs, statistics.median(epochs), accuracy))
 
 
 if __name__ == '__main__':
