@@ -1,5 +1,5 @@
-// What lab12.c is handed, as it stands there: for the grader and for the measurements. (A submission
-// includes nothing of ours, so it says it again.)
+// What lab12.c is handed, as it stands there: for the grader and for the measurements. A submission
+// includes nothing of ours, so the lab says it again.
 #ifndef MODEL_H
 #define MODEL_H
 
