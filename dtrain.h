@@ -4304,41 +4304,54 @@ static void dti_lives_of_ops(const dt_net *net, dti_life *value, dti_life *grad)
     dti_lives_from_to(&grad[net->tensor[logits].place], n, n, n, n);
 }
 
-/* Places all tensors and their gradients, tells each op where its x, y, dx, dy are, and who
-   adds. Of several readers of a tensor the last one in the list is the first in backward: it
-   writes the gradient, the others add theirs to it. One that cannot add leaves its own in a
-   spare buffer. */
-static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
-    static const dti_lanes none = { NULL, 0 };
+/* Where each tensor's values and its gradient lie. */
+static void dti_place_tensors(dt_net *net, dti_rooms *all) {
     dti_life value[DTI_MAX_LAYERS + 1] = { { false } }, grad[DTI_MAX_LAYERS + 1] = { { false } };
-    dti_rooms all = { .base = base };
-    bool written[DTI_MAX_LAYERS + 1] = { false };
     dti_lives_of_ops(net, value, grad);
     for (int i = 0; i <= net->list.layers; ++i) {
         dti_tensor *t = &net->tensor[i];
+        const dti_tensor *shared = &net->tensor[t->place];
         const size_t floats = dti_group_floats(t->shape);
-        t->value = t->place == i ? dti_find_room(&all, &value[i], floats, net->max_groups)
-                                 : net->tensor[t->place].value;
-        t->grad = t->place == i ? dti_find_room(&all, &grad[i], floats, net->max_groups)
-                                : net->tensor[t->place].grad;
+        const bool own = t == shared;
+        t->value = own ? dti_find_room(all, &value[i], floats, net->max_groups) : shared->value;
+        t->grad = own ? dti_find_room(all, &grad[i], floats, net->max_groups) : shared->grad;
     }
-    /* backward's order: who writes a gradient first, and who adds to it */
+}
+
+/* An op's addresses. No dx where nothing before x is trained: nobody asks for it. */
+static void dti_address_op(const dt_net *net, dti_op *op) {
+    static const dti_tensor none = { .learns = false };
+    const dti_tensor *x = &net->tensor[op->tensor], *y = &net->tensor[op->made];
+    const dti_tensor *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : &none;
+    op->x = x->value, op->x2 = x2->value, op->y = y->value, op->dy = y->grad;
+    op->dx = x->learns ? x->grad : none.grad;
+    op->dx2 = x2->learns ? x2->grad : none.grad;
+}
+
+/* Who adds. A tensor that several ops read has the sum of what they hand back as its gradient. The
+   last reader in the list is the first in backward: it writes, the others add theirs to it. One
+   that cannot add leaves its own in a spare buffer, which lives while this op goes back. */
+static void dti_plan_adding(dt_net *net, dti_rooms *all) {
+    bool written[DTI_MAX_LAYERS + 1] = { false };
     for (int i = net->ops - 1; i >= 0; --i) {
         dti_op *op = &net->op[i];
-        const dti_tensor *x = &net->tensor[op->tensor],
-                         *x2 = op->tensor2 >= 0 ? &net->tensor[op->tensor2] : NULL;
-        dti_life once = { false }; /* of a spare buffer: while this op goes back */
-        op->x = x->value, op->y = net->tensor[op->made].value, op->dy = net->tensor[op->made].grad;
-        op->dx = x->learns ? x->grad : none;
-        op->x2 = x2 ? x2->value : none;
-        op->dx2 = x2 && x2->learns ? x2->grad : none;
-        if (x2) op->add_dx2 = written[op->tensor2], written[op->tensor2] = true;
+        const dti_tensor *x = &net->tensor[op->tensor];
+        dti_life once = { false };
+        if (op->tensor2 >= 0) op->add_dx2 = written[op->tensor2], written[op->tensor2] = true;
         op->add_dx = written[op->tensor] && x->learns;
         written[op->tensor] = true;
         dti_lives_at(&once, net, i, true);
         if (op->add_dx && !op->class->adds)
-            op->spare = dti_find_room(&all, &once, dti_group_floats(x->shape), net->max_groups);
+            op->spare = dti_find_room(all, &once, dti_group_floats(x->shape), net->max_groups);
     }
+}
+
+/* All that buffers with lives share; the bytes it takes. */
+static size_t dti_plan_tensors_memory(dt_net *net, char *base) {
+    dti_rooms all = { .base = base };
+    dti_place_tensors(net, &all);
+    for (int i = 0; i < net->ops; ++i) dti_address_op(net, &net->op[i]);
+    dti_plan_adding(net, &all);
     return all.bytes;
 }
 
