@@ -31,6 +31,7 @@ help:
 	@echo "make chNN          one chapter: ./chNN          make chNN DEBUG=1  the same for a debugger"
 	@echo "make all           every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
+	@echo "make forecast-check  ./ch12 --forecast against training on slow networks, made here; as root"
 	@echo "make elastic       a job that outlives its ranks  RANKS=3 LEAST=1 TIMES=10 CHECKPOINT=out/elastic.checkpoint ARGS=\"--epochs 10\""
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
@@ -67,8 +68,8 @@ $(filter-out $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) bui
 $(filter $(WITH_MPI),$(CHAPTERS)): $$(wildcard chapters/$$@_*) $(SHARED) build/dtrain_mpi.o
 	$(MPIENV) $(MPICC) $(CFLAGS) $(CHAPTER_MPI) -o $@ $(filter chapters/$@_%.c,$^) build/dtrain_mpi.o $(LDLIBS)
 
-#      what chapter 12 has of another
-ch12: chapters/ch09_interval.h
+#      what chapter 12 has of others
+ch12: chapters/ch07_fit.h chapters/ch09_interval.h
 
 # ---- WebAssembly: the chapters that need one core and no more. Debian: wasi-libc libclang-rt-14-dev-wasm32 lld, and nodejs,
 # ---- which runs them: node --no-turbo-fast-api-calls tests/wasi.mjs ./ch03 --quick
@@ -130,6 +131,16 @@ experiment: ch12
 	-@sh chapters/get_data.sh data mnist fashion
 	@DATA="$(DATA)" EPOCHS="$(EPOCHS)" WORKERS="$(WORKERS)" MPIEXEC="$(MPIEXEC)" sh chapters/experiment.sh
 
+# ---- The forecast of chapter 12 held against training on networks that chapters/networks.sh makes: as root, three minutes.
+#      Where there are none the script says why, with exit code 77
+RATES = 10mbit 100mbit 1gbit
+forecast-check: ch12
+	@mkdir -p out; rm -f out/ch12_forecast_check.csv
+	@for rate in $(RATES); do for ranks in 2 3 4; do \
+	    MPIEXEC="$(MPIEXEC)" sh chapters/networks.sh $$rate $$ranks ./ch12 --forecast --quiet --network $$rate --csv out/ch12_forecast_check.csv; \
+	    code=$$?; [ $$code -ne 77 ] || exit 0; [ $$code -eq 0 ] || exit 1; \
+	done; done; ./ch12 --forecast --report out/ch12_forecast_check.csv
+
 # ---- A job that is started again from its checkpoint, with one rank less, when it ends badly: chapters/elastic.sh says of the variables.
 #      RANKS is also the doctor's, below: here 3 unless it is given.
 elastic: ch12
@@ -156,6 +167,7 @@ figures: $(CHAPTERS) build/bench
 	./ch09 --epochs 2 --png figures/ch09
 	./ch10 --images 60000 --png figures/ch10
 	./ch11 --data fashion --png figures/ch11
+	$(MPIEXEC) -n 2 ./ch12 --forecast --png figures/ch12_forecast
 	taskset -c 0 ./build/bench --figures figures
 
 # ---- Kernels against the machine's peak, and a training step by layer.
@@ -185,4 +197,4 @@ clean:
 
 always:
 
-.PHONY: always help all wasm deps data experiment elastic doctor check figures bench install clean
+.PHONY: always help all wasm deps data experiment forecast-check elastic doctor check figures bench install clean

@@ -316,7 +316,7 @@ static dt_err time_allreduce(dt_comm *comm, dt_algorithm way, float *x, size_t n
 // messages, bytes sent, bytes added. `up` and `down` are lg p rounded up and down. All measurements
 // together must then be explained by three numbers: least squares over relative errors, so that a
 // microsecond at 4 bytes weighs like a millisecond at 16 MB. Adding alone is measured as well. The
-// fit itself, the table and the picture are in ch07_report.h.
+// fit itself is in ch07_fit.h, the table and the picture in ch07_report.h.
 
 // [region: model]
 static void cost(dt_algorithm way, int p, double n, double c[3]) {
@@ -374,12 +374,16 @@ static void verdict(const results *r, char *title, size_t size) {
         if (next >= 0) now = next;
     }
     const int big = r->sizes - 1;
-    const double gain = r->t[now][big].median / r->t[WAYS - 1][big].median;
+    const bool one_host = r->ways == WAYS;
+    const double gain = one_host ? r->t[now][big].median / r->t[WAYS - 1][big].median : 0.0;
     int wins = 0;
     for (int k = 0; k < r->sizes; ++k) wins += r->t[6][k].median < r->t[5][k].median;
-    printf("shared memory is faster than MPI's own at %d of %d sizes; at %s it takes %.2f of %s's "
-           "time\n",
-           wins, r->sizes, size_text(r->bytes[big], a), 1.0 / gain, dt_algorithm_name(ways[now]));
+    size_text(r->bytes[big], a);
+    if (!one_host) printf("ranks on several hosts share no memory: that way was not measured\n");
+    else
+        printf("shared memory is faster than MPI's own at %d of %d sizes; at %s it takes %.2f of "
+               "%s's time\n",
+               wins, r->sizes, a, 1.0 / gain, dt_algorithm_name(ways[now]));
     say_allreduce(r->p, dt_algorithm_name(ways[first]), dt_algorithm_name(ways[now]),
                   size_text(r->bytes[last_from], b), gain, size_text(r->bytes[big], a), title,
                   size);

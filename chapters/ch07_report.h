@@ -3,6 +3,7 @@
 #ifndef CH07_REPORT_H
 #define CH07_REPORT_H
 
+#include "ch07_fit.h"
 #include "ranks.h"
 
 // ---- What is measured, and what comes out.
@@ -16,7 +17,7 @@ static timing summary(double *seconds, int n) {
 }
 
 typedef struct results {
-    int p, sizes;
+    int p, sizes, ways;                            // ways: without shared memory on several hosts
     double bytes[SIZES], u[3];                     // u: start-up, a byte sent, a byte added
     timing t[WAYS][SIZES];
     double model[WAYS][SIZES], curve[WAYS][CURVE]; // the fitted model's, at the sizes and between
@@ -40,47 +41,6 @@ typedef struct written_out {
     void (*cost)(dt_algorithm way, int p, double n, double c[3]);                         // 7.5
 } written_out;
 
-// ---- The fit: least squares over relative errors.
-
-// one measurement: c[0] alpha + c[1] beta + c[2] gamma = t
-typedef struct row { double c[3], t; } row;
-
-// Solves the normal equations over the chosen unknowns (bits of mask); the others are 0. Returns
-// the squared error.
-static double solve(const row *rows, int count, int mask, double u[3]) {
-    double m[3][4] = { { 0 } }, error = 0.0;
-    for (int k = 0; k < count; ++k)
-        for (int i = 0; i < 3; ++i)
-            for (int j = 0; j < 4; ++j)
-                m[i][j] += rows[k].c[i] / rows[k].t * (j < 3 ? rows[k].c[j] / rows[k].t : 1.0);
-    for (int i = 0; i < 3; ++i)
-        for (int j = 0; j < 4; ++j)
-            if (!(mask >> i & 1) || (j < 3 && !(mask >> j & 1))) m[i][j] = i == j;
-    for (int i = 0; i < 3; ++i) // Gauss and Jordan; the matrix is positive definite
-        for (int k = 0; k < 3; ++k) {
-            const double f = k == i ? 0.0 : m[k][i] / m[i][i];
-            for (int j = i; j < 4; ++j) m[k][j] -= f * m[i][j];
-        }
-    for (int i = 0; i < 3; ++i) u[i] = mask >> i & 1 ? m[i][3] / m[i][i] : 0.0;
-    for (int k = 0; k < count; ++k) {
-        const double e =
-            (rows[k].c[0] * u[0] + rows[k].c[1] * u[1] + rows[k].c[2] * u[2]) / rows[k].t - 1.0;
-        error += e * e;
-    }
-    return error;
-}
-
-// No cost is negative: of the solutions over every choice of unknowns, the best without a negative
-// number.
-static void fit(const row *rows, int count, double u[3]) {
-    double best = INFINITY, v[3];
-    for (int mask = 1; mask < 8; ++mask) {
-        const double error = solve(rows, count, mask, v);
-        if (error < best && v[0] >= 0.0 && v[1] >= 0.0 && v[2] >= 0.0)
-            best = error, memcpy(u, v, sizeof v);
-    }
-}
-
 // ---- All sizes by all ways, then the fit.
 
 static double model(const written_out *hand, const results *r, dt_algorithm way, double bytes) {
@@ -103,17 +63,18 @@ static void apply_model(const written_out *hand, results *r) {
 
 static dt_err measure(dt_comm *comm, const written_out *hand, bool quick, results *r) {
     float *x = memory((4u << 20) * sizeof *x), *y = memory((4u << 20) * sizeof *y);
-    row rows[6 * SIZES];
+    fit_row rows[6 * SIZES];
     int count = 0;
     dt_err error = DT_OK;
     r->p = dt_comm_size(comm), r->sizes = quick ? 6 : SIZES;
+    r->ways = dt_comm_hosts(comm) > 1 ? WAYS - 1 : WAYS;
     for (int k = 0; k < r->sizes && error == DT_OK; ++k) {
         const size_t n = (size_t)1 << 2 * k;
         double seconds[ROUNDS];
         end_if_asked(comm);
         r->bytes[k] = (double)n * sizeof *x;
-        for (int w = 0; w < WAYS && error == DT_OK; ++w) {
-            row *m = &rows[count];
+        for (int w = 0; w < r->ways && error == DT_OK; ++w) {
+            fit_row *m = &rows[count];
             error = hand->time(comm, ways[w], x, n, quick ? 3 : ROUNDS, &r->t[w][k]);
             m->t = r->t[w][k].median;
             if (w < MODELLED) hand->cost(ways[w], r->p, r->bytes[k], rows[count++].c);
@@ -124,7 +85,7 @@ static dt_err measure(dt_comm *comm, const written_out *hand, bool quick, result
             seconds[i] = (dt_now() - start) / (double)(65536 / n + 1);
         }
         if (n >= 1024)
-            rows[count++] = (row){ { 0.0, 0.0, r->bytes[k] }, summary(seconds, ROUNDS).median };
+            rows[count++] = (fit_row){ { 0.0, 0.0, r->bytes[k] }, summary(seconds, ROUNDS).median };
     }
     if (error == DT_OK) fit(rows, count, r->u), apply_model(hand, r);
     free(x), free(y);
@@ -137,10 +98,10 @@ static void print_table(const results *r) {
     double off[MODELLED * SIZES];
     char text[16];
     printf("\nmicroseconds, median of the slowest rank's\n%-9s", "");
-    for (int w = 0; w < WAYS; ++w) printf("%10s", dt_algorithm_name(ways[w]));
+    for (int w = 0; w < r->ways; ++w) printf("%10s", dt_algorithm_name(ways[w]));
     for (int k = 0; k < r->sizes; ++k) {
         printf("\n%-9s", size_text(r->bytes[k], text));
-        for (int w = 0; w < WAYS; ++w) {
+        for (int w = 0; w < r->ways; ++w) {
             printf("%10.1f", r->t[w][k].median * 1e6);
             const double ratio = w < MODELLED ? r->model[w][k] / r->t[w][k].median : 1.0;
             if (w < MODELLED) off[MODELLED * k + w] = fmax(ratio, 1.0 / ratio);
@@ -171,7 +132,7 @@ static void draw(dt_comm *comm, const results *r, const char *title, const char 
                                                  .x_format = DT_TICKS_BYTES,
                                                  .y_format = DT_TICKS_SECONDS });
     for (int i = 0; i < CURVE; ++i) x[i] = curve_bytes(r, i);
-    for (int w = 0; w < WAYS; ++w) {
+    for (int w = 0; w < r->ways; ++w) {
         for (int k = 0; k < r->sizes; ++k)
             median[k] = r->t[w][k].median, least[k] = r->t[w][k].least, most[k] = r->t[w][k].most;
         dt_chart_line(c, &(dt_series){ .label = dt_algorithm_name(ways[w]),

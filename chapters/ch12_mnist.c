@@ -11,6 +11,7 @@
 //~ sync     <num> workers  <num> epoch  <num> s  <num> images/s  train loss <num>  ...
 
 #include "ch09_interval.h"
+#include "ch12_forecast.h"
 #include "ch12_report.h"
 #include "ranks.h"
 
@@ -30,11 +31,11 @@
 
 typedef struct settings {
     const char *method, *data, *optimizer, *csv, *epoch_csv, *save, *report, *trace;
-    const char *checkpoint, *resume;
+    const char *checkpoint, *resume, *png, *network;
     int threads, epochs, batch, per_rank_batch, average_every, bucket, every;
     float lr, momentum, patience;
     uint64_t seed;
-    bool quiet, float_sums, direct, hogwild, adam, profile, doctor, pin;
+    bool quiet, float_sums, direct, hogwild, adam, profile, doctor, pin, forecast;
     dt_algorithm algorithm;
 } settings;
 
@@ -65,11 +66,18 @@ static void refuse_nonsense(dt_comm *comm, const settings *s) {
         usage_error(comm, "ch12", "--threads runs in one process: start it without mpiexec");
     if (s->batch && s->per_rank_batch)
         usage_error(comm, "ch12", "--batch and --per-rank-batch: say one of them");
-    if (s->average_every && strcmp(s->method, "psgd") != 0)
+    if (s->average_every && strcmp(s->method, "psgd") != 0 && !s->forecast)
         usage_error(comm, "ch12", "--average-every goes with --method psgd");
     if (s->threads > 1 && s->algorithm == DT_MPI)
         usage_error(comm, "ch12",
                     "--algorithm mpi is for processes: start it with mpiexec, without --threads");
+    if ((s->png || s->network) && !s->forecast)
+        usage_error(comm, "ch12", "--png and --network go with --forecast");
+    if (s->forecast && (s->hogwild || s->save || s->checkpoint || s->resume || s->trace ||
+                        s->epoch_csv))
+        usage_error(comm, "ch12",
+                    "--forecast trains for seconds only: it has no Hogwild, no --save, "
+                    "--checkpoint, --resume, --trace and no --epoch-csv");
     if (s->pin && !s->hogwild) usage_error(comm, "ch12", "--pin goes with --method hogwild");
     if (s->every && !s->checkpoint)
         usage_error(comm, "ch12", "--every says how often --checkpoint is written, and needs it");
@@ -121,6 +129,11 @@ static void read_settings(int argc, char **argv, dt_comm *comm, settings *s) {
         RESUME_OPTION(&s->resume),
         { "report", 's', &s->report,
           "FILE   no training: print tables and draw charts beside FILE, a --csv file" },
+        { "forecast", 'b', &s->forecast,
+          "    no run: measure a step and messages, forecast the speed of up to 1024 ranks; on "
+          "several ranks, hold it against a few seconds of training" },
+        { "png", 's', &s->png, "STEM   where --forecast's pictures go, default out/ch12_forecast" },
+        { "network", 's', &s->network, "NAME   what --forecast calls that which joins its ranks" },
         { "pin", 'b', &s->pin, "    hogwild: worker i stays on core i" },
         { "profile", 'b', &s->profile,
           "    after each epoch, a table of what each rank's time went "
@@ -336,17 +349,26 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     return error;
 }
 
+static const char *forecast_stem(const settings *s) {
+    return s->png ? s->png : "out/ch12_forecast";
+}
+
+static int forecast_main(dt_comm *comm, const settings *s); // 12.6
+
 int main(int argc, char **argv) {
     settings s;
     dt_comm *comm = begin_ranks(argc, argv);
     read_settings(argc, argv, comm, &s);
     if (dt_comm_set_algorithm(comm, s.algorithm) != DT_OK) usage_error(comm, "ch12", dt_error());
     if (s.report) {
-        if (dt_comm_rank(comm) == 0) check(comm, write_report(s.report));
+        if (dt_comm_rank(comm) == 0)
+            check(comm, s.forecast ? report_checks(comm, s.report, forecast_stem(&s))
+                                   : write_report(s.report));
         return leave_ranks(comm, 0);
     }
-    check_all(comm, dt_comm_rank(comm) == 0 ? check_outputs(&s) : DT_OK);
     end_cleanly_on_signals();
+    if (s.forecast) return forecast_main(comm, &s);
+    check_all(comm, dt_comm_rank(comm) == 0 ? check_outputs(&s) : DT_OK);
     dt_dataset training, testing;
     load_data(comm, s.data, "ch12", &training, &testing);
     const uint32_t groups = (uint32_t)(s.batch + DT_LANES - 1) / DT_LANES;
@@ -424,7 +446,146 @@ int main(int argc, char **argv) {
 // compute for each number that is sent, and ranks pay more; with many weights, each used once
 // (fc1's kind), less.
 
-// ## 12.6 Exercises
+// ## 12.6 A forecast
+//
+// What would 64 ranks do, or 1024, on a network that is not there? Before anybody rents them, a
+// model says where it will break. It needs few numbers, and all of them can be measured with one or
+// two ranks. `./ch12 --forecast` measures them, prints the tables and draws two pictures.
+//
+// **A rank's own work.** A rank takes whole lane groups of 16 images. Of G groups, the busiest of P
+// ranks has G/P, rounded up, and all the others wait for it. A step costs some time whatever the
+// rank's share (the optimizer, emptying the sums and turning them into floats), `each`, and some for
+// every group, `group`: packing it into lanes, forward, loss, backward. Both come from the line
+// through the measured times of one, two, four and eight groups.
+//
+//     Tcomp(P) = each + ceil(G/P) * group
+//
+// Ranks that share C cores cannot be faster than all their work together, divided by C; on machines
+// of their own, C is P.
+
+// [region: computing]
+static int busiest(int groups, int ranks) { return (groups + ranks - 1) / ranks; }
+
+static double computing(const step_cost *c, int groups, int ranks, int cores) {
+    const double alone = c->all.each + busiest(groups, ranks) * c->all.group;
+    const double shared = (ranks * c->all.each + groups * c->all.group) / cores;
+    return ranks > cores && shared > alone ? shared : alone;
+}
+
+static double one_rank(const step_cost *c, int groups) { return computing(c, groups, 1, 1); }
+// [end]
+
+// **Amdahl's bound.** Suppose that messages took no time, and that groups could be cut as finely as
+// one likes. What no rank can give away is still `each`:
+//
+//     speed(P) <= (each + G * group) / (each + G * group / P)  <  1 + G * group / each
+//
+// **Messages.** Chapter 7's model (7.5): a message costs alpha, a byte sent beta, a byte added
+// gamma. Of its five ways three are ever the fastest; each step takes the best of them.
+
+// [region: messages]
+static double amdahl(const step_cost *c, int groups, int ranks) {
+    return one_rank(c, groups) / (c->all.each + groups * c->all.group / ranks);
+}
+
+static double sync_by(dt_algorithm way, const network *net, int ranks, double bytes) {
+    double down = 0.0; // the largest power of two that is not above the ranks; the rest is folded
+    while (2 << (int)down <= ranks) ++down;
+    const double q = 1 << (int)down, fold = ranks > q;
+    double messages = down + 2.0 * fold, sent = messages, added = down + fold; // DT_DOUBLING
+    if (ranks == 1) return 0.0;
+    if (way == DT_RING)
+        messages = 2.0 * (ranks - 1), added = (ranks - 1.0) / ranks, sent = 2.0 * added;
+    if (way == DT_HALVING)
+        messages = 2.0 * down + 2.0 * fold, added = 1.0 - 1.0 / q + fold,
+        sent = 2.0 * (1.0 - 1.0 / q) + 2.0 * fold;
+    return messages * net->alpha + bytes * (sent * net->beta + added * net->gamma);
+}
+
+static double sync_best(const network *net, int ranks, double bytes) {
+    return fmin(fmin(sync_by(DT_RING, net, ranks, bytes), sync_by(DT_DOUBLING, net, ranks, bytes)),
+                sync_by(DT_HALVING, net, ranks, bytes));
+}
+
+static double step_of(const step_cost *c, const network *net, int groups, int ranks) {
+    return computing(c, groups, ranks, ranks) + sync_best(net, ranks, c->gradient);
+}
+// [end]
+
+// **When ranks pay.** With weak scaling, a batch of its own for each rank, P ranks do P times the
+// work in Tcomp + Tsync instead of Tcomp. That is faster than one rank if
+//
+//     (Tcomp + Tsync) / P < Tcomp,     that is     Tsync / Tcomp < P - 1
+//
+// the condition of examples/lenet_mnist.c. In the pictures it is the line at 1. With strong
+// scaling, one batch divided, Tcomp itself falls with P while Tsync grows, so there is a number of
+// ranks that is best, and beyond it each one more makes it slower.
+//
+// **Overlap.** Backward finishes the last layer's gradient first, and its sum may travel while the
+// earlier layers compute [S11.3]. A bucket sets out when it is full and the one before it is
+// through; the step waits for the last. The model believes that a message on its way costs the rank
+// no computing time, and that it goes on by itself: the best case.
+
+// [region: overlap]
+static double overlapped(const step_cost *c, const network *net, int groups, int ranks,
+                         double bucket) {
+    const part *backward = &c->of[2], *optimizer = &c->of[3];
+    const double share = busiest(groups, ranks), took = backward->each + share * backward->group;
+    const double last = optimizer->each + share * optimizer->group;
+    const double start = computing(c, groups, ranks, ranks) - took - last;
+    double free_at = start, filled = 0.0; // when the bucket before has come; bytes in this one
+    for (int i = 0; i < c->stretches; ++i) {
+        filled += c->bytes[i];
+        if (filled < bucket && i + 1 < c->stretches) continue;
+        free_at = fmax(free_at, start + c->final[i] * took) + sync_best(net, ranks, filled);
+        filled = 0.0;
+    }
+    return fmax(free_at, start + took) + last;
+}
+// [end]
+
+// **Local SGD** (chapter 9) sends the parameters every H steps instead of the gradient in each. A
+// step then costs its own computing and an H-th of an all-reduce. But a rank's batch is 1/P of the
+// images, and a lane group takes its time with one image in it as with sixteen: beyond G ranks the
+// step gets no shorter, and the images fewer.
+
+// [region: local]
+static double local_step(const step_cost *c, const network *net, int batch, int ranks, int every) {
+    const int own = (int)dt_psgd_batch((uint32_t)batch, ranks);
+    return one_rank(c, (own + DT_LANES - 1) / DT_LANES) +
+           sync_best(net, ranks, c->gradient) / every;
+}
+// [end]
+
+// `mpiexec -n 3 ./ch12 --forecast` fits messages between its own ranks, trains for some seconds
+// with each way, and prints what the model had said beside what it took: the fit has seen sums of
+// vectors (7.4), never a step.
+
+static int forecast_main(dt_comm *comm, const settings *s) {
+    dt_dataset training, testing;
+    const forecast_desc d = { .png = forecast_stem(s),
+                              .csv = s->csv,
+                              .network = s->network,
+                              .batch = s->batch,
+                              .bucket = s->bucket ? s->bucket * 1024 : 16384,
+                              .every = s->average_every > 0 ? s->average_every : 16,
+                              .float_sums = s->float_sums,
+                              .direct = s->direct,
+                              .quiet = s->quiet };
+    if (!s->quiet) check_output(comm, "%s_strong.png", d.png);
+    check_all(comm, d.csv && dt_comm_rank(comm) == 0 ? dt_csv_check(d.csv, check_header) : DT_OK);
+    load_data(comm, s->data, "ch12", &training, &testing);
+    if (!s->quiet) print_machine(comm, &training, s->threads);
+    forecast_job j = { .d = &d, .data = &training };
+    check(comm, dt_comm_size(comm) > 1
+                    ? forecast_rank(comm, &j)
+                    : dt_run_ranks(s->threads > 1 ? s->threads : 2, forecast_rank, &j));
+    dt_dataset_free(&training);
+    dt_dataset_free(&testing);
+    return leave_ranks(comm, 0);
+}
+
+// ## 12.7 Exercises
 //
 // 1. **Predict.** 128 images a step, on 8 ranks and 8 cores: how many groups has each rank? With
 //    --batch 120? At which number of ranks do more of them no longer help at all?

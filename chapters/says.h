@@ -257,7 +257,36 @@ SAYS void say_allreduce(int ranks, const char *small, const char *large, const c
     say(text, size, "%d rank%s, by messages: ", ranks, plural(ranks));
     if (strcmp(small, large) == 0) say(text, size, "%s for the smallest and the largest", small);
     else say(text, size, "%s first, %s from %s", small, large, from);
+    if (pace_of(shared) == UNKNOWN) return; // several hosts
     say(text, size, "; at %s shared memory is %s %s", at, as_fast_as(shared, ratio), large);
+}
+
+// ---- Chapter 12's forecast: of one batch over more ranks, the number that is fastest on a slow and
+// ---- on a fast network; of a batch for each of many ranks, their speed over one's.
+
+SAYS void say_strong(int batch, const char *slow, int slow_ranks, double slow_speed,
+                     const char *fast, int fast_ranks, double fast_speed, char *text,
+                     size_t size) {
+    const int ranks[] = { slow_ranks, fast_ranks };
+    const double speed[] = { slow_speed, fast_speed };
+    const char *const name[] = { slow, fast };
+    text[0] = '\0';
+    say(text, size, "Forecast, one batch of %d over P ranks:", batch);
+    for (int i = 0; i < 2; ++i)
+        if (ranks[i] == 1)
+            say(text, size, "%s at %s no number is faster than one", &";"[i < 1], name[i]);
+        else
+            say(text, size, "%s at %s %d are the fastest, %.1f times one", &";"[i < 1], name[i],
+                ranks[i], speed[i]);
+}
+
+SAYS void say_weak(int batch, int ranks, const char *slow, double slow_speed, const char *fast,
+                   double fast_speed, char *text, size_t size) {
+    text[0] = '\0';
+    say(text, size,
+        "Forecast, a batch of %d for each rank: %d are %.0f times as fast as one at %s, %.0f times "
+        "at %s",
+        batch, ranks, slow_speed, slow, fast_speed, fast);
 }
 
 // ---- Chapter 8: what exact sums cost, as seconds over those of float sums.

@@ -54,6 +54,8 @@ refuses 2 "--csv and --save: each needs a file of its own" --csv same --save sam
 refuses 2 "--save and --trace: each needs a file of its own" --save same --csv other --trace same
 refuses 2 "--csv and --epoch-csv: each needs a file of its own" --epoch-csv same --csv same
 refuses 2 "--batch -3" --batch -3
+refuses 2 "--png and --network go with --forecast" --png x
+refuses 2 "--forecast trains for seconds only" --forecast --save x
 refuses 2 '"mars"' --data mars
 refuses 2 "unknown option --frobnicate" --frobnicate
 refuses 2 "--epochs needs a value" --epochs
@@ -412,6 +414,20 @@ done
 # ---- --report: counts that no int holds are no row of ch12
 launch 0 "$ch12" --report "$top/tests/fuzz/seeds/rows/2.csv"
 if [ $code -eq 1 ] && grep -q "rows/2.csv: line 2 is not a row of ch12" "$dir/err"; then good; else bad "--report of 1e32 cores: exit code $code"; fi
+
+# ---- --forecast: nothing is faster than Amdahl's bound, nor P ranks than P times; the pictures; the rows of --csv, and their report
+launch 2 "$ch12" --forecast --data synthetic --png "$dir/forecast" --csv "$dir/checks.csv"
+if [ $code -eq 0 ] && [ -s "$dir/forecast_strong.png" ] && [ -s "$dir/forecast_weak.csv" ] && [ "$(grep -cE '^(sync|local) +(ring|doubling|halving) ' "$dir/out")" -eq 6 ] &&
+    awk '/^Strong/ { kind = 1 } /^The same/ { kind = 2 } /^Weak/ { kind = 3 } /^Tsync/ { kind = 4 }
+        $1 + 0 == 0 { next }
+        kind == 1 { for (i = 4; i <= NF; ++i) if ($i > $3 * 1.02 + 0.06) exit 1; rows++; strong[$1] = $0 }
+        kind == 2 { split(strong[$1], s); for (i = 2; i <= NF; ++i) if ($i < s[i + 2]) exit 1; rows++ }
+        kind == 3 { for (i = 2; i <= NF; ++i) if ($i > $1 * 1.001) exit 1; rows++ }
+        END { exit rows != 33 }' "$dir/out"; then good; else bad "--forecast: exit code $code"; fi
+launch 0 "$ch12" --forecast --report "$dir/checks.csv" --png "$dir/forecast"
+if [ $code -eq 0 ] && grep -q " of 6 forecasts of a step's time are within 15 %" "$dir/out" && [ -s "$dir/forecast_check.png" ]; then good; else bad "--forecast --report: exit code $code"; fi
+launch 0 "$ch12" --forecast --report "$csv"
+if [ $code -eq 1 ] && grep -q "not a file of ch12 --forecast --csv" "$dir/err"; then good; else bad "--forecast --report of runs: exit code $code"; fi
 
 # ---- standard output that is lost: a full device, a closed one, a reader that went away
 mkfifo "$dir/gone"

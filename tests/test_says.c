@@ -237,6 +237,12 @@ static void chapters_say_what_they_measured(void **state) {
             sound();
             RULE(says("from 4 KiB") == (i % 4 != k % 4), "ways");
             RULE(says("only") == (r < 0.95 && r >= 0.01), "ratio %g", r);
+            RULE(says("shared memory") == (r > 0 && r < 1e9), "ratio %g", r);
+            say_strong(128, "slow", i + 1, 1 + i, "fast", k + 1, 1 + k, text, sizeof text);
+            sound();
+            RULE(says("slow no number") == (i == 0) && says("fast no number") == (k == 0), "%d and %d ranks", i + 1, k + 1);
+            say_weak(128, 1024, "slow", r, "fast", q, text, sizeof text);
+            sound();
         }
     for (int i = 0; i < RATIOS; ++i) {
         say_cost(ratios[i], text, sizeof text);
