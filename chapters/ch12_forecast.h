@@ -475,7 +475,7 @@ static dt_err add_check(check_points *c, char *line, const char *path, int numbe
     while (k < c->networks && strncmp(c->name[k], field[0], sizeof c->name[k] - 1) != 0) ++k;
     if (k == CHECK_NETWORKS)
         return dt_fail(DT_EDATA, "%s: more than %d networks", path, CHECK_NETWORKS);
-    if (k == c->networks) snprintf(c->name[c->networks++], sizeof c->name[0], "%s", field[0]);
+    if (k == c->networks) snprintf(c->name[c->networks++], sizeof c->name[0], "%.47s", field[0]);
     c->of[c->n] = k, c->predicted[c->n] = v[0], c->measured[c->n] = v[1];
     c->off[c->n] = fabs(v[0] / v[1] - 1.0);
     c->within += c->off[c->n++] <= 0.15;

@@ -282,11 +282,10 @@ SAYS void say_strong(int batch, const char *slow, int slow_ranks, double slow_sp
 
 SAYS void say_weak(int batch, int ranks, const char *slow, double slow_speed, const char *fast,
                    double fast_speed, char *text, size_t size) {
+    char one[64], two[64];
     text[0] = '\0';
-    say(text, size,
-        "Forecast, a batch of %d for each rank: %d are %.0f times as fast as one at %s, %.0f times "
-        "at %s",
-        batch, ranks, slow_speed, slow, fast_speed, fast);
+    say(text, size, "Forecast, a batch of %d for each rank: %d are %s one at %s, %s one at %s",
+        batch, ranks, as_fast_as(slow_speed, one), slow, as_fast_as(fast_speed, two), fast);
 }
 
 // ---- Chapter 8: what exact sums cost, as seconds over those of float sums.
