@@ -170,8 +170,8 @@ static dt_err time_sum(dt_comm *comm, dt_algorithm way, float *x, size_t n, doub
 }
 
 // A message of n bytes costs alpha + n beta, to add them n gamma: least squares over relative
-// errors. Vectors as long as the gradient, a half, a quarter and an eighth of it, for the sizes that
-// will be sent, as no network's time is one straight line from 4 bytes up (7.6); and a short one.
+// errors. Vectors as long as the gradient, a half, a quarter and an eighth of it: the sizes that
+// will be sent, as no network's time is one straight line from 4 bytes up (7.6). And a short one.
 static dt_err measure_network(dt_comm *comm, double bytes, network *net) {
     enum { LENGTHS = 5 };
     const size_t whole = (size_t)(bytes / sizeof(float)) + 8,
@@ -283,7 +283,8 @@ static void print_forecasts(const forecast *f) {
     snprintf(what, sizeof what, "Strong scaling: %d images a step over P ranks, speed over one's",
              f->d.batch);
     print_forecast(f, STRONG, what);
-    snprintf(what, sizeof what, "The same at best: one sum, or buckets of %d KiB on their way during backward",
+    snprintf(what, sizeof what,
+             "The same at best: one sum, or buckets of %d KiB on their way during backward",
              f->d.bucket / 1024);
     print_forecast(f, OVERLAP, what);
     snprintf(what, sizeof what, "Weak scaling: %d images a step for each rank", f->d.batch);

@@ -454,8 +454,8 @@ int main(int argc, char **argv) {
 //
 // **A rank's own work.** A rank takes whole lane groups of 16 images. Of G groups, the busiest of P
 // ranks has G/P, rounded up, and all the others wait for it. A step costs some time whatever the
-// rank's share (the optimizer, emptying the sums and turning them into floats), `each`, and some for
-// every group, `group`: packing it into lanes, forward, loss, backward. Both come from the line
+// rank's share (the optimizer, emptying the sums and turning them into floats), `each`, and some
+// for every group, `group`: packing it into lanes, forward, loss, backward. Both come from the line
 // through the measured times of one, two, four and eight groups.
 //
 //     Tcomp(P) = each + ceil(G/P) * group

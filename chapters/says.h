@@ -261,8 +261,8 @@ SAYS void say_allreduce(int ranks, const char *small, const char *large, const c
     say(text, size, "; at %s shared memory is %s %s", at, as_fast_as(shared, ratio), large);
 }
 
-// ---- Chapter 12's forecast: of one batch over more ranks, the number that is fastest on a slow and
-// ---- on a fast network; of a batch for each of many ranks, their speed over one's.
+// ---- Chapter 12's forecast: of one batch over more ranks, the number that is fastest on a slow
+// ---- and on a fast network; of a batch for each of many ranks, their speed over one's.
 
 SAYS void say_strong(int batch, const char *slow, int slow_ranks, double slow_speed,
                      const char *fast, int fast_ranks, double fast_speed, char *text,
