@@ -24,7 +24,7 @@ MPIENV   = MPICH_CC=$(CC) OMPI_CC=$(CC)
 
 CHAPTERS = $(sort $(foreach f,$(wildcard chapters/ch[0-9][0-9]_*.c),$(firstword $(subst _, ,$(notdir $f)))))
 WITH_MPI = ch07 ch08 ch09 ch12
-EXAMPLES = $(sort $(basename $(notdir $(filter-out %_impl.c,$(wildcard examples/*.c examples/*.cpp)))))
+EXAMPLES = $(sort $(basename $(notdir $(filter-out %_impl.c %/speedrun.c,$(wildcard examples/*.c examples/*.cpp))))) build/speedrun
 
 help:
 	@echo "make deps          install what is missing      make data        MNIST, Fashion-MNIST, CIFAR-10 in ./data"
@@ -32,6 +32,7 @@ help:
 	@echo "make all           every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
 	@echo "make forecast-check  ./ch12 --forecast against training on slow networks, made here; as root"
+	@echo "make speedrun      30 seeds to 99 % on MNIST, timed   DATA=mnist|fashion|cifar10 SEEDS=30 THREADS=2"
 	@echo "make elastic       a job that outlives its ranks  RANKS=3 LEAST=1 TIMES=10 CHECKPOINT=out/elastic.checkpoint ARGS=\"--epochs 10\""
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
@@ -140,6 +141,16 @@ forecast-check: ch12
 	    MPIEXEC="$(MPIEXEC)" sh chapters/networks.sh $$rate $$ranks ./ch12 --forecast --quiet --network $$rate --csv out/ch12_forecast_check.csv; \
 	    code=$$?; [ $$code -ne 77 ] || exit 0; [ $$code -eq 0 ] || exit 1; \
 	done; done; ./ch12 --forecast --report out/ch12_forecast_check.csv
+# ---- How fast a goal is reached: every seed's accuracy and seconds, and their picture. Variables: DATA=mnist|fashion|cifar10 SEEDS=30 THREADS=2
+SEEDS   = 30
+THREADS = 2
+speedrun: build/speedrun
+	-@sh chapters/get_data.sh data $(SPEEDRUN)
+	./build/speedrun --data $(SPEEDRUN) --seeds $(SEEDS) --threads $(THREADS)
+
+SPEEDRUN = $(if $(filter auto,$(DATA)),mnist,$(DATA))
+build/speedrun: examples/speedrun.c $(SHARED) build/dtrain.o
+	$(CC) $(CFLAGS) $(CHAPTER) -o $@ $< build/dtrain.o $(LDLIBS)
 
 # ---- A job that is started again from its checkpoint, with one rank less, when it ends badly: chapters/elastic.sh says of the variables.
 #      RANKS is also the doctor's, below: here 3 unless it is given.
@@ -157,7 +168,7 @@ check: $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" sh chapters/check.sh
 
 # ---- Pictures of the chapters, from this machine. Those that time kernels by the wall clock keep to one core.
-figures: $(CHAPTERS) build/bench
+figures: $(CHAPTERS) build/bench build/speedrun
 	for ch in 00 01 02 05; do ./ch$$ch --figures figures || exit 1; done
 	./ch04 --runs 15 --figures figures
 	sh chapters/ch04_accuracy.sh 10 figures/ch04_accuracy.csv
@@ -169,6 +180,7 @@ figures: $(CHAPTERS) build/bench
 	./ch11 --data fashion --png figures/ch11
 	$(MPIEXEC) -n 2 ./ch12 --forecast --png figures/ch12_forecast
 	taskset -c 0 ./build/bench --figures figures
+	for set in mnist fashion; do ./build/speedrun --data $$set --figures figures || exit 1; done
 
 # ---- Kernels against the machine's peak, and a training step by layer.
 bench: build/bench
@@ -198,3 +210,4 @@ clean:
 always:
 
 .PHONY: always help all wasm deps data experiment forecast-check elastic doctor check figures bench install clean
+.PHONY: always help all wasm deps data experiment speedrun elastic doctor check figures bench install clean

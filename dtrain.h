@@ -500,6 +500,7 @@ static void dti_pack_lanes(const uint8_t *const row[DT_LANES], size_t n, size_t 
 static void dti_pack_floats(const float *const row[DT_LANES], size_t n, size_t offset, float a,
                             float b, float *restrict out);
 typedef struct dti_alteration {    /* what was drawn for one image [S4.6] */
+    int right, down;               /* pixels */
     bool flip;
     double angle, scale, shear;    /* degrees, factor, degrees */
     float factor[3];               /* of brightness, contrast, saturation; 1 changes nothing */
@@ -1454,6 +1455,7 @@ typedef struct dt_augment {
     float shear;                 /* degrees: rows shifted, by -shear..shear, 0..45 */
     /* by a factor between 1-x and 1+x, x in 0..1; the last two need 1 or 3 channels */
     float brightness, contrast, saturation;
+    int shift;                   /* pixels: up or down, and left or right, by 0..shift each */
 } dt_augment;
 
 /* One step's images: rows of a data set [S4] that this rank holds. */
@@ -1605,6 +1607,8 @@ DT_API void dt_batches_free(dt_batches *it) {
 /* A net that sees each image a little differently in every epoch learns the thing and not the
    picture. What is done to an image, in this order:
 
+       shift     by -2..2 whole pixels, down and to the right: what torchvision's RandomCrop cuts out
+                 of the image with a padding of 2
        flip      left and right change places, with probability 1/2, say
        rotate    by U(-10, 10) degrees about the centre
        affine    scaled by U(0.8, 1.2); sheared: each row shifted sideways, in proportion to its
@@ -1647,6 +1651,12 @@ static dti_alteration dti_draw_alteration(const dt_augment *d, uint32_t epoch, u
     if (high > 0.0) a.scale = low + (high - low) * (double)dt_uniform(p.v[3]);
     for (int k = 0; k < 3; ++k)
         a.factor[k] = 1.0f + (2.0f * dt_uniform(q.v[k]) - 1.0f) * jitter[k];
+    if (d->shift > 0) { /* a third block: the two above are as they were before there were shifts */
+        const dt_philox_block r = dt_philox(d->seed, DT_RNG_AUGMENT, epoch, image, 2);
+        const uint64_t places = 2 * (uint64_t)d->shift + 1;
+        a.right = (int)(r.v[0] * places >> 32) - d->shift;
+        a.down = (int)(r.v[1] * places >> 32) - d->shift;
+    }
     return a;
 }
 #endif
@@ -10382,30 +10392,31 @@ DTI_INLINE int32_t dti_within(int32_t x, int32_t sides) {
 
 /* Where in a plane the n pixels (x,y), (x+1,y), ... come from; inside is -1, or 0 for those from beyond the
    edge. The way goes back from the altered image to the given one: the affine map comes first (x2, within
-   the image x1), as it was the last to be applied, then the rotation (xr, within it x0), then the mirror.
-   Nothing in the loop branches: what lies outside is brought to the edge and goes on; so it becomes vector
-   code. */
-static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rotation, bool flip, int H, int W,
-                          int x, int y, int n, int32_t *restrict from,
+   the image x1), as it was the last to be applied, then the rotation (xr, within it x0), then the mirror and
+   the shift (xs, within the image xg). Nothing in the loop branches: what lies outside is brought to the edge
+   and goes on; so it becomes vector code. */
+static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rotation, const dti_alteration *a,
+                          int H, int W, int x, int y, int n, int32_t *restrict from,
                           int32_t *restrict inside) {
     const int32_t *m = affine->m, r[6] = { rotation->m[0], rotation->m[1], rotation->m[2],
                                            rotation->m[3], rotation->m[4], rotation->m[5] };
-    const int32_t right = m[0], down = m[3], start_x = m[0] * x + m[1] * y + m[2],
+    const int32_t per_x = m[0], per_y = m[3], start_x = m[0] * x + m[1] * y + m[2],
                   start_y = m[3] * x + m[4] * y + m[5];
-    const int32_t first = flip ? W - 1 : 0, step = flip ? -1 : 1;
+    const int32_t first = (a->flip ? W - 1 : 0) - a->right, step = a->flip ? -1 : 1, down = a->down;
     for (int i = 0; i < n; ++i) {
-        const int32_t x2 = (right * i + start_x) >> 16, y2 = (down * i + start_y) >> 16;
+        const int32_t x2 = (per_x * i + start_x) >> 16, y2 = (per_y * i + start_y) >> 16;
         const int32_t x1 = dti_within(x2, W), y1 = dti_within(y2, H);
         const int32_t xr = (r[0] * x1 + r[1] * y1 + r[2]) >> 16,
                       yr = (r[3] * x1 + r[4] * y1 + r[5]) >> 16;
         const int32_t x0 = dti_within(xr, W), y0 = dti_within(yr, H);
-        const int32_t moved = (x1 ^ x2) | (y1 ^ y2) | (x0 ^ xr) | (y0 ^ yr);
-        from[i] = y0 * W + first + step * x0;
+        const int32_t xs = first + step * x0, ys = y0 - down, xg = dti_within(xs, W), yg = dti_within(ys, H);
+        const int32_t moved = (x1 ^ x2) | (y1 ^ y2) | (x0 ^ xr) | (y0 ^ yr) | (xg ^ xs) | (yg ^ ys);
+        from[i] = yg * W + xg;
         inside[i] = moved ? 0 : -1;
     }
 }
 
-/* An image through both maps and the mirror, 64 pixels of a row at a time: where they come from, then the
+/* An image through both maps, the mirror and the shift, 64 pixels of a row at a time: where they come from, then the
    bytes of all channels. What comes from outside is 0. */
 static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
                             uint8_t *out) {
@@ -10421,7 +10432,7 @@ static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const 
         for (int x = 0; x < W; x += PIECE) {
             const int n = W - x < PIECE ? W - x : PIECE;
             uint8_t *to = out + (size_t)y * (size_t)W + (size_t)x;
-            dti_trace_row(&affine, &rotation, a->flip, H, W, x, y, n, from, inside);
+            dti_trace_row(&affine, &rotation, a, H, W, x, y, n, from, inside);
             for (size_t c = 0; c < (size_t)C; ++c)
                 for (int i = 0; i < n; ++i) /* no branch here either: what is outside reads pixel 0 */
                     to[c * plane + (size_t)i] =
@@ -10429,11 +10440,20 @@ static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const 
         }
 }
 
-/* Left and right exchanged. */
-static void dti_mirror(int C, int H, int W, const uint8_t *in, uint8_t *out) {
-    const size_t rows = (size_t)C * (size_t)H, w = (size_t)W;
-    for (size_t y = 0; y < rows; ++y)
-        for (size_t x = 0; x < w; ++x) out[y * w + x] = in[y * w + w - 1 - x];
+/* Moved by whole pixels, then left and right exchanged. Of a row that is moved to the right, columns
+   first .. last-1 hold pixels of the given one; the others, and rows from beyond the edge, are 0. */
+static void dti_shift_and_mirror(const dti_alteration *a, int C, int H, int W, const uint8_t *in, uint8_t *out) {
+    const int first = a->right > 0 ? a->right : 0, last = a->right < 0 ? W + a->right : W;
+    memset(out, 0, (size_t)C * (size_t)H * (size_t)W);
+    for (int c = 0; c < C; ++c)
+        for (int y = 0; y < H; ++y) {
+            const int from = y - a->down;
+            if (from < 0 || from >= H || first >= last) continue;
+            const uint8_t *row = in + ((size_t)c * (size_t)H + (size_t)from) * (size_t)W + (first - a->right);
+            uint8_t *to = out + ((size_t)c * (size_t)H + (size_t)y) * (size_t)W;
+            if (!a->flip) memcpy(to + first, row, (size_t)(last - first));
+            else for (int x = first; x < last; ++x) to[W - 1 - x] = row[x - first];
+        }
 }
 
 /* clip(d + f (x - d)) to 0 .. 255, its fraction dropped: x moved away from d, or towards it. */
@@ -10478,7 +10498,7 @@ DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const 
     const size_t plane = (size_t)H * (size_t)W, image = plane * (size_t)C;
     if (a->angle != 0.0 || a->scale != 1.0 || a->shear != 0.0)
         dti_move_pixels(a, C, H, W, in, out);
-    else if (a->flip) dti_mirror(C, H, W, in, out);
+    else if (a->flip || a->right || a->down) dti_shift_and_mirror(a, C, H, W, in, out);
     else memcpy(out, in, image);
     for (int k = 0; k < 3; ++k) {
         const int what = orders[a->order][k];
@@ -16203,7 +16223,8 @@ static uint64_t dti_augment_hash(const dt_augment *a) {
     if (!a) return 0;
     const float numbers[] = { a->flip, a->rotate, a->scale_low, a->scale_high, a->shear, a->brightness,
                               a->contrast, a->saturation };
-    return dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, a->seed);
+    const uint64_t hash = dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, a->seed);
+    return a->shift ? dti_hash_numbers(&a->shift, sizeof a->shift, sizeof a->shift, hash) : hash;
 }
 
 /* The lines of a training; lr: with which its schedule begins. */
@@ -19425,6 +19446,7 @@ static dt_err dti_check_augment(const dt_augment *a, int channels, int height, i
         { "brightness", a->brightness, 1.0f },
         { "contrast", a->contrast, 1.0f },
         { "saturation", a->saturation, 1.0f },
+        { "shift", (float)a->shift, DTI_AUGMENT_SIDE },
     };
     for (size_t i = 0; i < sizeof bounds / sizeof *bounds; ++i)
         if (!(bounds[i].value >= 0.0f && bounds[i].value <= bounds[i].most))

@@ -93,7 +93,7 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     run *r = arg;
     const dt_schedule fall = { .curve = DT_LR_COSINE, .by_step = true, .over = 9, .end = 0.001f },
                       rise = { .curve = DT_LR_LINEAR, .by_step = true, .from = 0.5f, .to = 1.0f, .over = r->other_schedule ? 4 : 3, .then = &fall };
-    const dt_augment augment = { .seed = 2, .flip = 0.5f, .rotate = r->other_augment ? 11.0f : 10.0f };
+    const dt_augment augment = { .seed = 2, .flip = 0.5f, .rotate = 10.0f, .shift = r->other_augment ? 1 : 0 };
     listener l = { .r = r, .rank = dt_comm_rank(comm) };
     dt_train_result result;
     dt_net *net = make_net(r);

@@ -186,6 +186,24 @@ for name in resnet9_cifar10 wideresnet; do
     if [ $code -eq 2 ] && grep -qF -- "--norm: batch, rank or group is needed" "$dir/err"; then good; else bad "$name --norm sometimes ends with $code"; fi
 done
 
+# ---- the speedrun: the same weights for any number of threads, a row a seed, a picture; a validation keeps away from the test images
+speedrun=$top/build/speedrun
+weights() { grep '^seed  ' "$dir/out" | sed 's/.*weights //' | tr '\n' ' '; }
+launch 0 "$speedrun" --quick
+first=$(weights)
+if [ $code -eq 0 ] && grep -q '^seed 1 on one thread: .* the same weights$' "$dir/out" && grep -q '^  scoring    on 200 test images, once' "$dir/out" &&
+    [ "$(grep -c . out/speedrun_mnist_seeds.csv)" -eq 3 ] && [ -s out/speedrun_mnist.png ]; then good
+else bad "speedrun ends with $code, or without rules, rows and picture"; fi
+launch 0 "$speedrun" --quick --threads 3 --figures .
+if [ $code -eq 0 ] && [ "$(weights)" = "$first" ] && [ "$(grep -c . speedrun_mnist_seeds.csv)" -eq 3 ]; then good; else bad "speedrun on three threads ends with $code, or in other weights"; fi
+launch 0 "$speedrun" --quick --validate 140 --shift 2
+if [ $code -eq 0 ] && grep -q '^  training   on 500 images' "$dir/out" && grep -q '^  scoring    on 140 training images held out: a validation' "$dir/out" &&
+    [ "$(weights)" != "$first" ]; then good; else bad "speedrun --validate ends with $code, or looks at other images"; fi
+launch 0 "$speedrun" --validate 640
+if [ $code -eq 2 ] && grep -q -- '--validate: fewer than' "$dir/err"; then good; else bad "speedrun without training images ends with $code"; fi
+launch 0 "$speedrun" --data mars
+if [ $code -eq 2 ] && grep -q -- '--data: mnist' "$dir/err"; then good; else bad "speedrun --data mars ends with $code"; fi
+
 # ---- --algorithm and --average-every in every trainer; the other programs' options
 column() { tail -n 1 "$csv" | cut -d, -f12; }
 for method in sync psgd; do

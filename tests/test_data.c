@@ -989,23 +989,23 @@ static void batches_refused(void **state) {
 
 static uint8_t *pillow; /* tests/data/augment.bin, made by tests/make_augment.py */
 
-/* Every byte as Pillow makes it, over flips, maps, factors and orders. */
+/* Every byte as Pillow makes it, over shifts, flips, maps, factors and orders. */
 static void augment_as_pillow(void **state) {
     (void)state;
     const uint8_t *at = pillow;
     uint32_t cases, head[5];
     memcpy(&cases, at, 4);
     at += 4;
-    assert_true(cases >= 50);
+    assert_true(cases >= 80);
     for (uint32_t n = 0; n < cases; ++n) {
         dti_alteration a = { .flip = false };
         uint8_t out[1000];
         memcpy(head, at, sizeof head);
         memcpy(&a.angle, at + 20, 8), memcpy(&a.scale, at + 28, 8), memcpy(&a.shear, at + 36, 8);
-        memcpy(a.factor, at + 44, sizeof a.factor);
+        memcpy(a.factor, at + 44, sizeof a.factor), memcpy(&a.right, at + 56, 4), memcpy(&a.down, at + 60, 4);
         a.flip = head[3] != 0, a.order = (int)head[4];
         const size_t bytes = (size_t)head[0] * head[1] * head[2];
-        at += 56;
+        at += 64;
         dti_alter(&a, (int)head[0], (int)head[1], (int)head[2], at, out);
         for (size_t i = 0; i < bytes; ++i)
             if (out[i] != at[bytes + i])
@@ -1019,10 +1019,10 @@ static void augment_as_pillow(void **state) {
 static void augment_draws(void **state) {
     (void)state;
     const dt_augment d = { .seed = 3, .flip = 0.25f, .rotate = 10.0f, .scale_low = 0.8f, .scale_high = 1.2f, .shear = 5.0f, .brightness = 0.2f,
-                           .contrast = 0.5f };
+                           .contrast = 0.5f, .shift = 2 };
     enum { N = 20000 };
     double sum[6] = { 0 }, most[3] = { 0 };
-    int orders[6] = { 0 };
+    int orders[6] = { 0 }, moved[5][5] = { { 0 } };
     for (uint32_t n = 0; n < N; ++n) {
         const dti_alteration a = dti_draw_alteration(&d, 1, n);
         const double x[6] = { a.flip, a.angle, a.scale, a.shear, (double)a.factor[0], (double)a.factor[1] };
@@ -1030,11 +1030,14 @@ static void augment_draws(void **state) {
         most[0] = fmax(most[0], fabs(a.angle)), most[1] = fmax(most[1], fabs(a.shear)), most[2] = fmax(most[2], fabs(a.scale - 1.0));
         assert_true(a.factor[2] == 1.0f && fabs((double)a.factor[0] - 1.0) <= 0.2001 && fabs((double)a.factor[1] - 1.0) <= 0.5001);
         ++orders[a.order];
+        assert_true(abs(a.right) <= 2 && abs(a.down) <= 2);
+        ++moved[a.down + 2][a.right + 2];
     }
     assert_true(fabs(sum[0] - 0.25) < 0.015 && fabs(sum[1]) < 0.2 && fabs(sum[2] - 1.0) < 0.005 && fabs(sum[3]) < 0.1);
     assert_true(fabs(sum[4] - 1.0) < 0.005 && fabs(sum[5] - 1.0) < 0.01);
     assert_true(most[0] > 9.9 && most[0] <= 10.0 && most[1] > 4.9 && most[1] <= 5.0 && most[2] > 0.19 && most[2] <= 0.2001);
     for (int k = 0; k < 6; ++k) assert_in_range(orders[k], N / 6 - 300, N / 6 + 300);
+    for (int k = 0; k < 25; ++k) assert_in_range(moved[k / 5][k % 5], N / 25 - 150, N / 25 + 150);
     const dti_alteration a = dti_draw_alteration(&d, 1, 5), same = dti_draw_alteration(&d, 1, 5), epoch = dti_draw_alteration(&d, 2, 5);
     dt_augment reseeded = d;
     reseeded.seed = 4;
@@ -1050,7 +1053,7 @@ static void augment_batches(void **state) {
     static float one[GROUPS * IMAGE * DT_LANES], mine[IMAGE * DT_LANES], plain[IMAGE * DT_LANES];
     float mean[C] = { 0.5f, 0.4f, 0.3f }, std[C] = { 0.2f, 0.25f, 0.3f };
     const dt_augment augment = { .seed = 11, .flip = 0.5f, .rotate = 10.0f, .scale_low = 0.8f, .scale_high = 1.2f, .shear = 10.0f, .brightness = 0.2f,
-                                 .contrast = 0.2f, .saturation = 0.2f };
+                                 .contrast = 0.2f, .saturation = 0.2f, .shift = 1 };
     for (size_t i = 0; i < sizeof px; ++i) px[i] = (uint8_t)(i * i % 251);
     const dt_dataset d = { .count = N, .channels = C, .height = SIDE, .width = SIDE, .classes = 10, .pixels = px, .labels = lb, .mean = mean, .std = std };
     for (uint32_t n = 0; n < N; ++n) {
@@ -1099,7 +1102,8 @@ static void augment_refused(void **state) {
         { { .scale_high = 1.5f }, DT_EARG, "augment: scale from 0 to 1.5; needs 0.25 <= low <= high <= 4" },
         { { .scale_low = NAN, .scale_high = 1.0f }, DT_EARG, "augment: scale from nan to 1" },
         { { .contrast = 0.1f }, DT_ESHAPE, "augment: contrast and saturation need grey or three colours, not 2 channels" },
-        { { .brightness = 1.0f, .flip = 1.0f }, DT_OK, "" },
+        { { .shift = -1 }, DT_EARG, "augment: shift is -1, outside of 0 to 2048" },
+        { { .brightness = 1.0f, .flip = 1.0f, .shift = 3 }, DT_OK, "" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         const dt_err got = dt_batches_init(&it, &d, &(dt_batches_desc){ .global_batch = 4, .augment = &cases[i].a });
