@@ -1,7 +1,6 @@
 // A speedrun: MNIST's test images to 99 %, in as little time as two cores can; the mean of thirty seeds.
 //
 // Run     make data && make speedrun                        (builds build/speedrun, trains 30 seeds, writes out/speedrun_mnist.png)
-//         ./build/speedrun --data fashion --seeds 5         (or cifar10)
 //         ./build/speedrun --validate 10000 --lr 0.2        (how the settings were chosen: without a look at the test images)
 // Check   ./build/speedrun --data synthetic --quick
 //
@@ -19,7 +18,19 @@
 //                    pool within the convolution [S8.2]; 3 x 3 where the map is small and the channels are many.
 //   shifts           by a pixel: images that were not there before cost nothing but a copy [S4.6].
 //
-// The recipes below were found on 50 000 (CIFAR-10: 45 000) of the training images, by the accuracy on the others.
+// The recipe below was found on 50 000 of the training images, by the accuracy on the other 10 000: means of 6 to 8 seeds, whose
+// standard error is 0.02 to 0.03 points. One epoch each:
+//
+//     98.72  16 and 32 channels, 5 x 5 each, without batch norm           (batch 64, lr 0.05 or 0.1; AdamW 98.63)
+//     98.93  with it, lr 0.2                                              (behind the pool or before it the same)
+//     99.01  momentum 0.8 instead of 0.9, lr 0.4, weight decay 0.002, shifts by a pixel
+//     99.16  12, 32 and 64 channels, the third layer 3 x 3 and pooled
+//     99.13  12, 24 and 64 channels, batch 96: the recipe                 (batch 128 the same; 48 channels at the end 99.07)
+//
+// What did not help: a second layer of 48 or 64 channels instead of a third layer (98.97), a hidden linear layer (98.90), a first
+// layer of stride 2 (98.77) or of 3 x 3 (98.91 against 98.99), the mean of the map instead of a linear layer over all of it (98.67
+// against 98.97), cosine instead of the line (98.89), lr 0.5 with momentum 0.9 (98.84), batch norm over the batch (98.95, and sums
+// across the cores), rotations by 10 degrees on top of shifts or shifts by 2 pixels (99.10 each against 99.13; without any 99.05).
 
 #include "../chapters/chapter.h"
 
@@ -55,14 +66,13 @@ typedef struct recipe {
 
 static const recipe recipes[] = {
     { "mnist", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, { .shift = 1 } },
-    { "fashion", 91.0, digits_net, 6, 64, 0.4f, 0.8f, 0.002f, { .flip = 0.5f } },
-    { "synthetic", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, { .shift = 1 } },
+    { "synthetic", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, { .shift = 1 } }, // to try the program without data
 };
 
 static const recipe *recipe_of(dt_comm *comm, const char *data) {
     for (size_t k = 0; k < sizeof recipes / sizeof *recipes; ++k)
         if (strcmp(recipes[k].data, data) == 0) return &recipes[k];
-    usage_error(comm, "speedrun", "--data: mnist, fashion or synthetic is needed");
+    usage_error(comm, "speedrun", "--data: mnist or synthetic is needed");
 }
 
 // ---- One run: a seed's net from its first step to its last, and then its score.
@@ -222,7 +232,7 @@ int main(int argc, char **argv) {
     said.weight_decay = -1.0f;
     int shift = 0;
     const option_desc options[] = {
-        { "data", 's', &s.data, "D   mnist, fashion, cifar10, or synthetic: digits drawn here; default mnist" },
+        { "data", 's', &s.data, "D   mnist, or synthetic: digits drawn here; default mnist" },
         { "seeds", UP_TO(1000), &s.seeds, "N   default 30" },
         { "first", 'u', &s.first, "S   the first of them; default 1" },
         { "threads", UP_TO(256), &s.threads, "N   default 2" },
@@ -237,7 +247,7 @@ int main(int argc, char **argv) {
         FIGURES_OPTION(&s.figures),
         { "quick", 'b', &s.quick, "    two seeds on 2048 images" },
     };
-    dt_comm *comm = begin_program(argc, argv, "How fast a goal is reached on MNIST, Fashion-MNIST or CIFAR-10: every seed's accuracy and seconds.", options,
+    dt_comm *comm = begin_program(argc, argv, "How fast a goal of accuracy is reached on MNIST: every seed's accuracy and seconds.", options,
                                   sizeof options);
     s.with = *recipe_of(comm, s.data);
     if (said.epochs) s.with.epochs = said.epochs;
