@@ -15012,7 +15012,8 @@ static bool dti_file_exists(const char *path) {
 /* Bytes of the UTF-8 character at s, of which `left` bytes are there; 0 if it is cut off, overlong, half
    of a surrogate pair, or beyond U+10FFFF. */
 static size_t dti_utf8_bytes(const char *s, size_t left) {
-    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff, b = left > 1 ? (unsigned char)s[1] : 0;
+    const unsigned a = left > 0 ? (unsigned char)s[0] : 0xff;
+    const unsigned b = left > 1 && a >= 0xc2 ? (unsigned char)s[1] : 0; /* behind a 0 there may be nothing */
     const size_t n = a < 0x80 ? 1 : 1 + (size_t)(a >= 0xc2) + (a >= 0xe0) + (a >= 0xf0);
     if (n > left || (a >= 0x80 && a < 0xc2) || a >= 0xf5) return 0;
     for (size_t i = 1; i < n; ++i)

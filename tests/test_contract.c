@@ -3,6 +3,9 @@
    early, twice, for another net. Each such call must return its error, NULL or neutral value, and leave one sentence that says
    why. A function without a row fails the test; so does a row without a function.
 
+   Beside the table, every function is called as its declaration alone suggests (tests/contract_calls.py): NULL, and the ends
+   of the numbers' types. And a net goes on as if nothing had been, whatever has failed on it.
+
        test_contract               all rows
        test_contract dt_forward    that row alone */
 #include <math.h>
@@ -1369,6 +1372,101 @@ static void every_function_has_a_row(void **state) {
     if (without || rows < 100) fail_msg("%d of %d rows and functions lack the other", without, rows);
 }
 
+/* Calls made from the declarations: they come back, an error has its one sentence, and a pointer that is not there as well. */
+static int calls, silent;
+static void answered(const char *call, bool error) {
+    ++calls;
+    if (!error || said("")) return;
+    printf("%s: \"%s\"\n", call, dt_error());
+    ++silent;
+}
+#define CALL_ERR(call) (fresh(), answered(#call, (call) != DT_OK));
+#define CALL_POINTER(call) do { const void *got = (fresh(), (const void *)(call)); answered(#call, got == NULL); } while (0);
+#define CALL_MADE(call, release) do { void *got = (fresh(), (void *)(call)); answered(#call, got == NULL); release(got); } while (0);
+#define CALL_VALUE(call) (fresh(), (void)(call), answered(#call, false));
+#define CALL_NOTHING(call) (fresh(), (call), answered(#call, false));
+
+static void every_declaration_called(void **state) {
+    (void)state;
+#include "build/tests/contract_calls.h"
+    if (silent || calls < 300) fail_msg("%d of %d calls failed without a sentence", silent, calls);
+}
+
+/* ---- A net after a call that failed. */
+
+static dt_err dataset_of(dt_net *net, int channels, int height, int classes, uint32_t first) {
+    dt_batch b = batch;
+    uint32_t rows4[4];
+    uint8_t label[64];
+    for (uint32_t i = 0; i < 4; ++i) rows4[i] = first + i;
+    for (size_t i = 0; i < sizeof label; ++i) label[i] = (uint8_t)(labels[i] + (classes > 3 ? 3 : 0));
+    b.index = rows4, b.labels = label, b.rows = 64, b.channels = channels, b.height = height, b.width = 6;
+    return dt_net_load(net, &b);
+}
+
+typedef struct learner { dt_net *net; dt_optimizer *opt; } learner;
+
+static dt_err one_step(const learner *who, uint32_t at) {
+    DT_TRY(dataset_of(who->net, 1, 6, 3, at));
+    DT_TRY(dt_forward(who->net));
+    DT_TRY(dt_backward(who->net));
+    dt_optimizer_step(who->opt);
+    return DT_OK;
+}
+
+/* The k-th way to fail on a net that trains; the error that it gave. */
+enum { WAYS = 18 };
+static dt_err goes_wrong(const learner *who, int k) {
+    dt_net *net = who->net;
+    float *w = dt_net_values(net), was = w[0], out[12] = { NAN };
+    dt_comm *alone = NULL;
+    dt_train_result result;
+    dt_err error = DT_OK;
+    switch (k) {
+    case 0: return dataset_of(net, 2, 6, 3, 0);
+    case 1: return dataset_of(net, 1, 7, 3, 0);
+    case 2: return dataset_of(net, 1, 6, 4, 0);
+    case 3: return dataset_of(net, 1, 6, 3, 61);
+    case 4: return dt_net_load(net, NULL);
+    case 5: return dt_backward(net);                                    /* after a step there is a forward; see below */
+    case 6: w[0] = NAN, error = dataset_of(net, 1, 6, 3, 0), error = error == DT_OK ? dt_forward(net) : DT_OK, w[0] = was; return error;
+    case 7: w[0] = INFINITY, error = dataset_of(net, 1, 6, 3, 0), error = error == DT_OK ? dt_forward(net) : DT_OK, w[0] = was; return error;
+    case 8: return dataset_of(net, 1, 6, 3, 0) == DT_OK && dt_forward(net) == DT_OK ? dt_backward_from(net, out) : DT_OK;
+    case 9: return dt_net_build(net, &four);
+    case 10: return dt_load(net, "contract_is_not_there.safetensors");
+    case 11: return dt_save(net, "no/such/folder/x");
+    case 12: return dt_accumulate_gradients(net, &(dt_batch){ .pixels = pixels, .index = index4, .count = 4, .global_count = 4 }, 2);
+    case 13: return dt_net_logits(net, 99, out);
+    case 14: return dt_predict(net, &set, 60, 10, out);
+    case 15: return dt_optimizer_set_lr(who->opt, NAN);
+    case 16: return dt_optimizer_group(who->opt, &(dt_group_desc){ .names = "nobody" });
+    default:
+        alone = dt_comm_alone();
+        error = dt_train_sync(net, who->opt, alone, &(dt_train_desc){ .data = &set, .epochs = 1 }, &result);
+        dt_comm_free(alone);
+        return error;
+    }
+}
+
+static void a_net_outlives_errors(void **state) {
+    (void)state;
+    learner it = { built(), NULL }, twin = { built(), NULL };
+    it.opt = dt_adam(it.net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
+    twin.opt = dt_adam(twin.net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
+    for (int k = 0; k < WAYS; ++k) {
+        if (k == 5) assert_int_equal(dataset_of(it.net, 1, 6, 3, 7), DT_OK); /* nothing was computed from these */
+        fresh();
+        if (goes_wrong(&it, k) == DT_OK || !said("")) fail_msg("way %d did not fail with its sentence", k);
+        assert_int_equal(one_step(&it, (uint32_t)k), DT_OK);
+        assert_int_equal(one_step(&twin, (uint32_t)k), DT_OK);
+        if (dt_net_hash(it.net) != dt_net_hash(twin.net)) fail_msg("after way %d the next step is another", k);
+    }
+    dt_optimizer_free(it.opt);
+    dt_optimizer_free(twin.opt);
+    dt_net_free(it.net);
+    dt_net_free(twin.net);
+}
+
 /* A set of other images than the net's, of exactly its own size: a byte further is not ours. */
 static void other_images(void **state) {
     (void)state;
@@ -1455,7 +1553,8 @@ int main(int argc, char **argv) {
     alarm(60); /* a call that waits for ever */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_function_refuses), cmocka_unit_test(every_function_has_a_row), cmocka_unit_test(other_images),
-        cmocka_unit_test(many_channels),          cmocka_unit_test(hash_of_a_net),
+        cmocka_unit_test(many_channels),          cmocka_unit_test(hash_of_a_net),            cmocka_unit_test(every_declaration_called),
+        cmocka_unit_test(a_net_outlives_errors),
     };
     const struct CMUnitTest one[] = { cmocka_unit_test(every_function_refuses) };
     return only ? cmocka_run_group_tests_name("contract", one, NULL, NULL) : cmocka_run_group_tests_name("contract", tests, NULL, NULL);

@@ -86,6 +86,12 @@ build/tests/make_idx: tests/make_idx.c build/dtrain.o tests/tests.mk
 	@mkdir -p $(@D)
 	gcc $(TEST_BASE) -O1 -DDTRAIN_LINKED -o $@ $< build/dtrain.o $(LDLIBS)
 
+#   calls made from the declarations
+build/tests/contract_calls.h: dtrain.h tests/contract_calls.py
+	@mkdir -p $(@D)
+	python3 tests/contract_calls.py dtrain.h >$@ || { rm -f $@; exit 1; }
+$(foreach kind,mpi gcc-sanitize clang-sanitize aarch64,build/tests/$(kind)/test_contract): build/tests/contract_calls.h
+
 #   what these three have in common
 $(foreach kind,gcc clang avx2 aarch64,$(patsubst %,build/tests/$(kind)/test_%,net norm steps)): tests/reference.h
 
