@@ -509,6 +509,7 @@ typedef struct dti_alteration {    /* what was drawn for one image [S4.6] */
 /* one image (C,H,W) into another; no alias */
 static void dti_alter(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
                       uint8_t *out);
+DT_API dt_err dt_check_processor(void);       /* DT_ENUMERIC: it lacks instructions */
 static dt_err dti_check_thread(void);         /* DT_ENUMERIC: the processor is set oddly */
 static dt_err dti_check_arithmetic(void);     /* the same, or the compiler broke IEEE 754 */
 static uint64_t dti_arithmetic_hash(void);    /* of what decides a result's last bits */
@@ -639,6 +640,7 @@ static dt_err dti_build_check(const dt_net *net, const dt_build_desc *desc);
 /* images of that shape, one mean and deviation a channel */
 static dt_err dti_check_images(const dt_net *net, const char *name, int channels, int height,
                                int width, const float *mean, const float *std);
+static dt_err dti_check_scale(const char *name, int channels, const float *mean, const float *std);
 static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch);
 /* in parts: no layer looks further than the lane group */
 static dt_err dti_check_parts(const char *who, const dt_net *net, uint32_t parts);
@@ -2008,7 +2010,8 @@ DT_API dt_err dt_linear_naive_backward(float *dx, float *dw, float *db, const fl
 typedef struct dt_net dt_net;
 typedef struct dt_node { int tensor; } dt_node;
 
-DT_API dt_net *dt_net_new(int channels, int height, int width); /* NULL if memory is short */
+/* NULL if memory is short, or the processor lacks instructions; dt_net_build then says which */
+DT_API dt_net *dt_net_new(int channels, int height, int width);
 DT_API void dt_net_free(dt_net *net);                           /* NULL is allowed */
 
 /* Builders add a layer behind the tensor that stands here. They return nothing, and remember the
@@ -3976,7 +3979,7 @@ static dt_err dti_ready(const char *who, const dt_net *net) {
 /* An empty list that knows its image. A size that cannot be is the first error that it
    remembers. */
 DT_API dt_net *dt_net_new(int channels, int height, int width) {
-    dt_net *net = dti_alloc(sizeof *net);
+    dt_net *net = dt_check_processor() == DT_OK ? dti_alloc(sizeof *net) : NULL;
     if (!net) return NULL;
     const int shape[3] = { channels, height, width };
     memcpy(net->list.input, shape, sizeof shape);
@@ -4482,6 +4485,7 @@ static void dti_initialise(dt_net *net) {
 /* Checks, the four passes of [S8.3], one block of memory, initial values. A build that failed for
    want of memory may be tried again. */
 DT_API dt_err dt_net_build(dt_net *net, const dt_build_desc *desc) {
+    DT_TRY(dt_check_processor());
     if (!net) return dt_fail(DT_ENOMEM, "net: no memory for the net itself");
     DT_TRY(dti_build_check(net, desc));
     DT_TRY(dti_check_arithmetic());
@@ -10227,13 +10231,86 @@ DT_API void dt_lane_conv_free(dt_lane_conv *conv) {
    few small sums whose results are known:
 
        who                        is asked                            where a wrong answer comes from
+       dt_check_processor         does it have AVX-512, AVX2 ..?      a program built for another machine
        dti_check_thread           1 + 2^-25, 2^-126 * 1/2 ..          the processor, as this thread has set it
        dti_broken_rule            sums, exact sums, exp, 41/41 ..     the compiler's flags
        dti_arithmetic_hash        the last bits of all of these       two builds that are right, but not alike
 
    The hash tells ranks, and a checkpoint from its run, that they do not round alike. To read:
    dti_check_arithmetic. */
+#ifdef DTI_DECLARE
+/* dt_check_processor: DT_ENUMERIC, and a sentence, where this file was compiled to instructions that the
+   processor does not have (x86), as -march=native makes it on one machine for all; its own code uses none of
+   them. A net asks first. But the rest of a program may be compiled likewise, and then dies of SIGILL before it
+   has a net, unless it asks before main:
+
+       __attribute__((constructor)) static void ask(void) {
+           if (dt_check_processor() != DT_OK) fputs(dt_error(), stderr), _Exit(1);
+       } */
+DT_API dt_err dt_check_processor(void);
+#endif
+
 #ifdef DTI_IMPLEMENT
+#if defined(__GNUC__) && !defined(_MSC_VER) && (defined(__x86_64__) || defined(__i386__))
+/* for the plainest processor of this kind, whatever the rest is compiled for */
+#define DTI_BASELINE static __attribute__((target("arch=x86-64"), noinline))
+/* The first of the instruction sets that the compiler was allowed and this processor lacks; NULL: it has them. */
+DTI_BASELINE const char *dti_missing_instructions(void) {
+    __builtin_cpu_init(); /* in a constructor, nobody may have done it yet */
+#define DTI_HAS(name) if (!__builtin_cpu_supports(name)) return name
+#ifdef __SSE4_2__
+    DTI_HAS("sse4.2");
+#endif
+#ifdef __AVX__
+    DTI_HAS("avx");
+#endif
+#ifdef __AVX2__
+    DTI_HAS("avx2");
+#endif
+#ifdef __FMA__
+    DTI_HAS("fma");
+#endif
+#ifdef __BMI2__
+    DTI_HAS("bmi2");
+#endif
+#ifdef __AVX512F__
+    DTI_HAS("avx512f");
+#endif
+#ifdef __AVX512BW__
+    DTI_HAS("avx512bw");
+#endif
+#ifdef __AVX512VL__
+    DTI_HAS("avx512vl");
+#endif
+#ifdef __AVX512VBMI2__
+    DTI_HAS("avx512vbmi2");
+#endif
+#ifdef __AVX512BF16__
+    DTI_HAS("avx512bf16");
+#endif
+#undef DTI_HAS
+    return NULL;
+}
+
+/* dt_fail is compiled to what may be missing: here the sentence is put together by hand. */
+DTI_BASELINE dt_err dti_say_missing(const char *name) {
+    const char *const part[3] = { "this program was compiled to ", name,
+                                  " instructions, which this processor lacks; compile it here, or with a -march= that both know" };
+    size_t n = 0;
+    for (int i = 0; i < 3; ++i)
+        for (const char *s = part[i]; *s && n + 1 < sizeof dti_error_text; ++s) dti_error_text[n++] = *s;
+    dti_error_text[n] = '\0';
+    return DT_ENUMERIC;
+}
+
+DT_API dt_err dt_check_processor(void) {
+    const char *name = dti_missing_instructions();
+    return name ? dti_say_missing(name) : DT_OK;
+}
+#else
+DT_API dt_err dt_check_processor(void) { return DT_OK; }
+#endif
+
 static uint32_t dti_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 
 /* How this thread's processor is set; takes a few nanoseconds. volatile: for the processor to
@@ -15699,6 +15776,8 @@ DT_API dt_err dt_dataset_from(dt_dataset *d, const dt_arrays *a) {
         if (!a->mean) dti_dataset_measure(&own);
         for (size_t c = 0; a->mean && c < channels; ++c)
             own.mean[c] = a->mean[c], own.std[c] = a->std[c];
+        const dt_err meant = dti_check_scale("a dataset", own.channels, own.mean, own.std);
+        if (meant != DT_OK) return dti_release(own.block), meant;
     }
     snprintf(own.name, sizeof own.name, "%.31s", a->name ? a->name : "arrays");
     snprintf(own.source, sizeof own.source, "the program's own arrays");
@@ -19535,12 +19614,35 @@ static dt_err dti_check_images(const dt_net *net, const char *name, int channels
     if (channels != in[0] || height != in[1] || width != in[2])
         return dt_fail(DT_ESHAPE, "%s has %d x %d x %d images, the net expects %d x %d x %d", name,
                        channels, height, width, in[0], in[1], in[2]);
+    return dti_check_scale(name, channels, mean, std);
+}
+
+/* One mean and deviation a channel; mean NULL: none. */
+static dt_err dti_check_scale(const char *name, int channels, const float *mean, const float *std) {
     for (int c = 0; mean && c < channels; ++c)
         if (!(fabsf(mean[c]) <= FLT_MAX && std[c] > 0.0f && std[c] <= FLT_MAX))
             return dt_fail(DT_EARG,
                            "%s: channel %d has the mean %g and the standard deviation %g; needs "
                            "numbers, the second above 0",
                            name, c, (double)mean[c], (double)std[c]);
+    return DT_OK;
+}
+
+/* Floats as samples: a NaN would be lost where max-pooling compares it, and an infinity in a sigmoid. */
+static dt_err dti_check_values(const dt_batch *batch, size_t row) {
+    for (uint32_t i = 0; i < batch->count; ++i) {
+        const float *x = batch->values + (size_t)batch->index[i] * row;
+        uint32_t most = 0;
+        for (size_t k = 0; k < row; ++k) {
+            uint32_t bits;
+            memcpy(&bits, x + k, sizeof bits);
+            bits &= 0x7fffffffu; /* as integers, floats without their signs lie in their own order */
+            most = bits > most ? bits : most;
+        }
+        if (most >= 0x7f800000u)
+            return dt_fail(DT_EDATA, "net: a value of row %u, sample %u of the batch, is not finite",
+                           (unsigned)batch->index[i], (unsigned)i);
+    }
     return DT_OK;
 }
 
@@ -19574,9 +19676,10 @@ static dt_err dti_check_batch(const dt_net *net, const dt_batch *batch) {
     if (batch->augment && !(batch->room && batch->pixels))
         return dt_fail(DT_EARG, "net: a batch with augment needs pixels, and room for 16 images");
     DT_TRY(dti_check_augment(batch->augment, in[0], in[1], in[2]));
-    return dti_check_images(net, "the batch", told ? batch->channels : in[0],
+    DT_TRY(dti_check_images(net, "the batch", told ? batch->channels : in[0],
                             told ? batch->height : in[1], told ? batch->width : in[2], batch->mean,
-                            batch->std);
+                            batch->std));
+    return batch->values ? dti_check_values(batch, dti_volume(in)) : DT_OK;
 }
 
 /* In parts, no layer may look further than the lane group. */
@@ -19627,10 +19730,10 @@ static dt_err dti_bad_loss(const dt_net *net, uint32_t sample, float loss) {
 #ifdef DTI_IMPLEMENT
 static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps, float decay) {
     if (beta1 >= 0.0f && beta1 < 1.0f && beta2 >= 0.0f && beta2 < 1.0f && eps > 0.0f &&
-        dti_not_negative(decay))
+        eps <= FLT_MAX && dti_not_negative(decay))
         return true;
-    dt_fail(DT_EARG, "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, eps > "
-            "0, weight decay >= 0", who, (double)beta1, (double)beta2, (double)eps, (double)decay);
+    dt_fail(DT_EARG, "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, "
+            "numbers eps > 0 and weight decay >= 0", who, (double)beta1, (double)beta2, (double)eps, (double)decay);
     return false;
 }
 

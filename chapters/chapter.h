@@ -26,6 +26,17 @@
 #define CHAPTER_PRINTF(f, a)
 #endif
 
+// ---- Before main: was this program compiled for another machine [E1.9]? It would else end with
+// ---- "Illegal instruction", somewhere, and no word of the reason.
+#if defined(__GNUC__) && defined(__x86_64__)
+__attribute__((constructor)) static void ask_the_processor(void) {
+    if (dt_check_processor() == DT_OK) return;
+    fputs(dt_error(), stderr);
+    fputs("\n", stderr);
+    _Exit(1);
+}
+#endif
+
 // ---- Errors. A wrong command line is everybody's error: rank 0 says it, all ranks end with 2. Any
 // ---- other error may have met one rank alone: that rank says so, and stops the whole job with 1.
 

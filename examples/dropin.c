@@ -9,6 +9,15 @@
 #include "../dtrain.h"
 #include <stdio.h>
 
+// A program compiled with -march=native may come to a machine that lacks its instructions: before main, it says so.
+#if defined(__GNUC__)
+__attribute__((constructor)) static void ask_the_processor(void) {
+    if (dt_check_processor() == DT_OK) return;
+    fputs(dt_error(), stderr);
+    _Exit(1);
+}
+#endif
+
 enum { IMAGES = 6000, TRAINING = 5000, SIDE = 8, BATCH = 50, EPOCHS = 10 };
 
 static uint8_t pixels[IMAGES][SIDE][SIDE], labels[IMAGES];

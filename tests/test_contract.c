@@ -129,6 +129,7 @@ static void rows_of_the_ground(void) {
     ROW(dt_now) WORKS(dt_now() > 0.0);
     ROW(dt_cores) WORKS(dt_cores() >= 1);
     ROW(dt_kernel_name) WORKS(*dt_kernel_name());
+    ROW(dt_check_processor) WORKS(dt_check_processor() == DT_OK); /* where it is not: tests/test_builds.sh */
     ROW(dt_philox) WORKS(dt_philox(UINT64_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX).v[0] != dt_philox(0, 0, 0, 0, 0).v[0]);
     ROW(dt_uniform) WORKS(dt_uniform(UINT32_MAX) < 1.0f && dt_uniform(0) >= 0.0f);
     ROW(dt_permutation) {

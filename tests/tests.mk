@@ -22,7 +22,7 @@ TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/
 #   what trains or draws for so long that the emulator takes many minutes, its bits being made of what test_net, test_kernels and test_sums
 #   look at
 EMULATE    =
-TEST_HERE  = $(patsubst %,tests/test_%.c,locale says $(if $(filter all,$(EMULATE)),,contract checkpoint charts norm steps train comm data))
+TEST_HERE  = $(patsubst %,tests/test_%.c,locale says $(if $(filter all,$(EMULATE)),,contract checkpoint charts norm steps train comm data numbers))
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
              $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out $(TEST_HERE),$(wildcard tests/test_*.c))))
 
@@ -65,6 +65,11 @@ build/tests/mpi/%: tests/%.c build/dtrain_mpi.o tests/tests.mk
 build/tests/mpi/test_contract build/tests/mpi/test_train: build/tests/mpi/%: tests/%.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
 	MPICH_CC=gcc OMPI_CC=gcc $(MPICC) $(TEST_BASE) $(TEST_OPT) -DDTRAIN_WITH_MPI -o $@ $< $(TEST_LIBS)
+
+#   and this one calls what is public, as a program does
+build/tests/gcc/test_numbers: tests/test_numbers.c build/dtrain.o tests/tests.mk
+	@mkdir -p $(@D)
+	gcc $(TEST_BASE) -O1 -DDTRAIN_LINKED -o $@ $< build/dtrain.o $(TEST_LIBS)
 
 build/tests/avx2/%: tests/%.c dtrain.h tests/tests.mk
 	@mkdir -p $(@D)
@@ -122,6 +127,31 @@ test-slurm: build/tests/mpi/fault ch12
 test-labs-more: $(GRADERS)
 	sh tests/test_labs_more.sh
 
+# What takes too long for make test, each reproducible by itself; tests/README.md has the table of them. test-more: all but those that
+# need a launcher (test-slurm), a browser (test-pages) or half an hour alone (test-long, mutation).
+test-more: test-builds test-sanitizers test-elsewhere fuzz
+
+# compilers, languages, flags, processors, C libraries that strangers have
+test-builds: build/tests/contract_calls.h
+	@MPICC="$(MPICC)" sh tests/test_builds.sh $(PARTS)
+
+# the whole suite under address, undefined, leak and thread sanitizers, MPI runs of 3 ranks with it; chapters 0 to 6 under valgrind
+test-sanitizers: build/tests/contract_calls.h
+	@MPICC="$(MPICC)" MPIEXEC="$(MPIEXEC)" sh tests/test_sanitizers.sh $(PARTS)
+
+# the machine's kernels against figures/bench.csv, by ratio to the measured peak; alone on the machine
+bench-compare: build/bench
+	@tests/bench-compare
+
+# small changes to Part I: which of them does no test notice?
+MUTANTS = 400
+mutation: build/tests/contract_calls.h
+	python3 tests/mutate_header.py --sample $(MUTANTS)
+
+# 200 epochs on three ranks under load, twice: memory, throughput, bits
+test-long: ch12
+	@MPIEXEC="$(MPIEXEC)" sh tests/test_long.sh
+
 # Readers of files, command lines and charts on drawn bytes, under libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer (clang;
 # Debian: libclang-rt-14-dev): `make fuzz SECONDS=60`, so long for each of the targets. `make fuzz-seeds` writes the valid inputs anew.
 SECONDS = 60
@@ -142,4 +172,4 @@ fuzz-seeds: tests/fuzz/fuzz.c dtrain.h
 test-%: $(TEST_ALL) $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh $*
 
-.PHONY: conformance fuzz fuzz-seeds test test-slurm test-labs-more test-elsewhere deps-elsewhere
+.PHONY: test-more test-builds test-sanitizers test-long bench-compare mutation conformance fuzz fuzz-seeds test test-slurm test-labs-more test-elsewhere deps-elsewhere
