@@ -64,7 +64,7 @@
 
      [E1]  Lane kernels .1 lanes  .2-.4 convolution  .5 .6 max-pooling  .7 linear  .8 Winograd
                         .9 arithmetic  .10 images altered, and into lanes  .11 integers of
-                        exact sums
+                        exact sums  .12 sums of a plane
      [E2]  Waiting      .1 a communicator's parts  .2 cores  .3 waiting  .4 collectives in flight
                         .5 threads as ranks
      [E3]  MPI          .1 what the launcher says  .2 messages, shared memory of a host
@@ -419,6 +419,9 @@ DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *
                                 const float *b, float *y, float *scratch);
 DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed,
                                       float *dx, float *scratch);
+/* dw: of the taps that some output has, rows and columns of the kernel from first[] on, taps[] of
+   them; on a 1x1 map a padded 3x3 kernel has one. The others' gradient is 0. */
+DTI_LOCAL void dti_conv_taps(const dti_conv *c, int first[2], int taps[2]);
 DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy,
                                          float *dw, float *db, float *scratch);
 /* convolution and 2x2 max-pooling in one; argmax: the place u*2 + v of each maximum, or 4
@@ -433,6 +436,12 @@ DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const floa
                                    uint8_t *argmax);
 DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy,
                                     const uint8_t *argmax, float *dx);
+/* A channel of one lane group, x [n][16], of which the first `lanes` lanes hold images: the sum of its
+   numbers; and the sums of a and of a*d, with d = x - near, where a is dy or, if that is NULL, d. */
+typedef struct dti_two_sums { double a, ad; } dti_two_sums;
+DTI_LOCAL double dti_plane_sum(const float *x, size_t n, int lanes);
+DTI_LOCAL dti_two_sums dti_plane_products(const float *x, const float *dy, float near, size_t n,
+                                          int lanes);
 /* a linear layer of I inputs and O outputs over G lane groups, which lie xs and ys floats apart */
 DTI_LOCAL size_t dti_linear_packed_floats(int I, int O);
 DTI_LOCAL void dti_linear_pack(int I, int O, const float *w, float *packed);
@@ -485,7 +494,9 @@ static int64_t dti_units_number(const dt_net *net);
 static int dti_limit_bits(const dt_net *net);
 static void dti_gradient_to_floats(dt_net *net); /* what dt_net_gradients shows, from the sums */
 /* the error of a share that its unit cannot hold */
-static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const float *share);
+typedef struct dti_slot dti_slot;
+static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const dti_slot *s,
+                               const float *share);
 static dt_err dti_no_unit(const dt_net *net); /* of a share that fits no unit: 2^126 and more */
 /* wide sums [S3.3]: limb[0..DTI_WIDE-1] += x; false, and nothing added, if x is not finite or too
    large. And the sum as the nearest double, in the middle the even one, rounded this once. */
@@ -985,7 +996,7 @@ DT_API void dt_fixed_to_float(float *out, const int64_t *sum, size_t n, float un
              multiple, in the middle to the even one: each term alone, so order does not matter.
      sum     |sum| < 2^300, that is 2^40 terms of any size, or more of smaller ones.
 
-   To add takes some 40 ns, so it is not for each value: what is added up in doubles within one
+   To add takes some 15 ns, so it is not for each value: what is added up in doubles within one
    lane group, where no rank changes the order, is one term here. The arithmetic is in [E1.11]. */
 
 /* ==== [S4] Data =========================================================== */
@@ -2116,7 +2127,7 @@ typedef struct dti_layer_class {
 } dti_layer_class;
 
 /* A tensor of the parameter vector: "weight" of layer "conv1" is called "conv1.weight". */
-typedef struct dti_slot {
+struct dti_slot {
     const char *suffix;
     dt_tensor shape;         /* without data */
     float bound, value;      /* initial values are value + U(-bound, +bound) */
@@ -2125,7 +2136,13 @@ typedef struct dti_slot {
        batch has measured */
     float follow;
     size_t offset;           /* in the parameter vector */
-} dti_slot;
+    /* A kernel's rows and columns from first[] on, taps[] of them, that its map is large enough to
+       use; taps[0] 0: all. The gradient by the others is always 0, so the layer leaves them out of
+       group_grad, and they are neither added up nor sent: `sums` numbers, from sums_at on in
+       net->fixed [S8.4]. */
+    int first[2], taps[2];
+    size_t sums, sums_at;
+};
 
 enum {
     DTI_MAX_LAYERS = 128,
@@ -2236,7 +2253,8 @@ static void dti_list_fail(dti_list *list, dt_err code) {
 static dti_slot *dti_parameter(dti_layer *l, const char *suffix, dt_tensor shape, float bound) {
     dti_slot *slot = &l->slot[l->slots++];
     *slot = (dti_slot){ .suffix = suffix, .shape = shape, .bound = bound, .trained = true };
-    l->params = dti_plus(l->params, dt_tensor_count(&shape));
+    slot->sums = dt_tensor_count(&shape);
+    l->params = dti_plus(l->params, slot->sums);
     return slot;
 }
 
@@ -2376,7 +2394,10 @@ static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
     *conv = (dti_conv){ .C = l->in[0], .H = l->in[1], .W = l->in[2],
                         .O = l->out[0], .P = l->out[1], .Q = l->out[2], .K = K, .S = S, .pad = p };
     const float bound = 1.0f / sqrtf((float)(conv->C * K * K));
-    dti_parameter(l, "weight", (dt_tensor){ NULL, 4, { conv->O, conv->C, K, K } }, bound);
+    const dt_tensor filters = { NULL, 4, { conv->O, conv->C, K, K } };
+    dti_slot *w = dti_parameter(l, "weight", filters, bound);
+    dti_conv_taps(conv, w->first, w->taps);
+    w->sums = w->sums / (size_t)(K * K) * (size_t)(w->taps[0] * w->taps[1]);
     if (!d->no_bias) dti_parameter(l, "bias", (dt_tensor){ NULL, 1, { conv->O, 0, 0, 0 } }, bound);
     return DT_OK;
 }
@@ -2385,7 +2406,9 @@ static dt_err dti_conv2d_shape(dti_layer *l, const void *description) {
 static void dti_conv2d_needs(dti_op *op) {
     dti_conv2d *l = op->layer->own;
     const dti_conv *c = &l->conv;
-    l->form = op->direct ? NULL : dti_wino_rule(c);
+    const dti_slot *w = op->layer->slot;
+    const bool all = w->taps[0] * w->taps[1] == c->K * c->K; /* Winograd's kernels leave out none */
+    l->form = op->direct || !all ? NULL : dti_wino_rule(c);
     op->packed_floats = l->form ? dti_wino_packed_floats(c, l->form) : dti_conv_packed_floats(c);
     op->scratch_floats = l->form ? dti_wino_scratch_floats(c, l->form) : dti_conv_scratch_floats(c);
     op->whole_batch = l->form && dti_wino_shares(c, l->form);
@@ -2410,7 +2433,7 @@ static const float *dti_bias(const dti_layer *l, const float *values) {
     return l->slots > 1 ? values + l->slot[1].offset : NULL;
 }
 static float *dti_bias_grad(const dti_layer *l, float *group_grad) {
-    return l->slots > 1 ? group_grad + dt_tensor_count(&l->slot[0].shape) : NULL;
+    return l->slots > 1 ? group_grad + l->slot[0].sums : NULL;
 }
 
 /* The maps of lane groups from `group` on, as Winograd's kernels [E1.8] want them; y and dy with
@@ -3218,53 +3241,6 @@ static int dti_lanes_in(const dti_pass *run, int g) {
     return (int)dti_min_u32(DT_LANES, run->images - (uint32_t)g * DT_LANES);
 }
 
-/* ---- One channel of one lane group, a plane of n places in sixteen lanes.
-
-   Its numbers are added up in three levels: in each lane eight places as floats, which is fast and
-   has little to round; in each lane these sums of eight, as doubles; then the lanes' sums, one
-   after the other. */
-enum { DTI_BN_PLACES = 8 };
-
-static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
-    double total = 0.0;
-    for (int l = 0; l < lanes; ++l) total += sum[l];
-    return total;
-}
-
-/* The sum of a plane's numbers in the lanes that hold an image. */
-static double dti_plane_sum(const float *restrict x, size_t n, int lanes) {
-    double sum[DT_LANES] = { 0.0 };
-    for (size_t from = 0; from < n; from += DTI_BN_PLACES) {
-        float part[DT_LANES] = { 0.0f };
-        for (size_t i = from; i < n && i < from + DTI_BN_PLACES; ++i)
-            for (size_t l = 0; l < DT_LANES; ++l) part[l] += x[i * DT_LANES + l];
-        for (size_t l = 0; l < DT_LANES; ++l) sum[l] += (double)part[l];
-    }
-    return dti_lanes_total(sum, lanes);
-}
-
-/* sums of a and of a*d, with d = x - near; a is dy, or, where that is NULL, d itself */
-typedef struct dti_two_sums { double a, ad; } dti_two_sums;
-
-static dti_two_sums dti_plane_products(const float *restrict x, const float *restrict dy,
-                                       float near, size_t n, int lanes) {
-    double sum[DT_LANES] = { 0.0 }, product[DT_LANES] = { 0.0 };
-    for (size_t from = 0; from < n; from += DTI_BN_PLACES) {
-        float part[DT_LANES] = { 0.0f }, more[DT_LANES] = { 0.0f };
-        for (size_t i = from; i < n && i < from + DTI_BN_PLACES; ++i)
-            for (size_t l = 0; l < DT_LANES; ++l) {
-                const float d = x[i * DT_LANES + l] - near, a = dy ? dy[i * DT_LANES + l] : d;
-                part[l] += a;
-                more[l] += a * d;
-            }
-        for (size_t l = 0; l < DT_LANES; ++l) {
-            sum[l] += (double)part[l];
-            product[l] += (double)more[l];
-        }
-    }
-    return (dti_two_sums) { dti_lanes_total(sum, lanes), dti_lanes_total(product, lanes) };
-}
-
 /* ---- Sums over lane groups and ranks: wide ones [S3.3], so that neither order nor ranks matter.
    A number that is not finite cannot be added; it is counted in wide[0] instead, which travels with
    the sums, so that all ranks hear of it. */
@@ -3894,7 +3870,8 @@ struct dt_net {
     int classes, max_groups; /* outputs; lane groups planned for */
 
     /* the parameter vector and its gradient [S8.4] */
-    size_t count, trained;   /* floats in it; of them, trained ones, which come first */
+    size_t count, trained;   /* floats in it; of them, trained ones, which come first; */
+    size_t summed;           /* and of those, how many have a gradient that need not be 0 */
     float *values, *grad;    /* [count] */
     int params;
     dt_param *param;         /* [params] names and views */
@@ -3903,7 +3880,7 @@ struct dt_net {
     /* a step's sums as they travel between ranks, in one piece */
     int64_t *head;           /* [heads] DTI_SAME_UNITS, ... */
     size_t heads;
-    /* right behind them, [dti_tail + DTI_SCORE]: exact sums of the gradient, wide ones of
+    /* right behind them, [dti_tail + DTI_SCORE]: exact sums of the gradient [summed], wide ones of
        statistics, then the score */
     int64_t *fixed;
     /* [params] see [S8.6]: units when the step began, alike on all ranks; for the next step; and
@@ -3961,12 +3938,13 @@ static dti_tensor *dti_logits(dt_net *net) { return &net->tensor[net->op[net->op
 /* A step's message lies in one piece, in integers or in floats:
 
        trained gradients | statistics that are not trained | score ...
-       0        trained                                     dti_tail
+       0          summed                                    dti_tail
 
-   Statistics are wide sums among integers, so they are DTI_WIDE times as long there. */
+   Statistics are wide sums among integers, so they are DTI_WIDE times as long there; and gradients
+   that are always 0 [S6.1] are left out there, which floats have: `trained` in place of `summed`. */
 static size_t dti_tail(const dt_net *net) {
     return net->desc.float_sums ? net->count
-                                : net->trained + (net->count - net->trained) * DTI_WIDE;
+                                : net->summed + (net->count - net->trained) * DTI_WIDE;
 }
 
 /* DT_OK if a net can be run: there is one, its builders have met no error, and it is built. */
@@ -4390,9 +4368,12 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
     const size_t wide = dti_times(net->count - net->trained, DTI_WIDE);
     net->heads = dti_round_up(DTI_SIZES + slots, 8);
     /* a step's sums [S8.1]: [heads] numbers about them, then gradients, statistics, score */
-    const size_t message = dti_plus(dti_plus(net->trained, wide), DTI_SCORE);
-    net->head = dti_take(base, &used, 1, dti_plus(net->heads, message), sizeof(int64_t));
-    net->fixed = base ? net->head + net->heads : NULL;
+    const size_t message = dti_plus(dti_plus(net->summed, wide), DTI_SCORE);
+    /* in front, room for the other parameters, when all are averaged [S11.1] */
+    const size_t room = dti_round_up(net->trained - net->summed, 8);
+    net->head = dti_take(base, &used, 1, dti_plus(dti_plus(room, net->heads), message),
+                         sizeof(int64_t));
+    if (base) net->head += room, net->fixed = net->head + net->heads;
     net->first_unit = dti_take(base, &used, 1, slots, f);
     net->next_unit = dti_take(base, &used, 1, slots, f);
     net->largest = dti_take(base, &used, 1, slots, f);
@@ -4425,7 +4406,7 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
 #ifdef DTI_IMPLEMENT
 /* Trained parameters in the order of the list, and behind all of them what is only saved. */
 static void dti_plan_parameters(dt_net *net) {
-    net->count = 0;
+    net->count = net->summed = 0;
     for (int trained = 1; trained >= 0; --trained) {
         for (int i = 0; i < net->list.layers; ++i)
             for (dti_slot *s = net->list.layer[i].slot, *end = s + net->list.layer[i].slots;
@@ -4433,6 +4414,8 @@ static void dti_plan_parameters(dt_net *net) {
                 if (s->trained != trained) continue;
                 s->offset = net->count;
                 net->count = dti_plus(net->count, dt_tensor_count(&s->shape));
+                s->sums_at = net->summed;
+                net->summed = dti_plus(net->summed, s->sums);
             }
         if (trained) net->trained = net->count;
     }
@@ -4652,7 +4635,7 @@ static dti_pass dti_pass_of(const dt_net *net, dt_err *error) {
                         .scratch = net->scratch,
                         .images = net->batch.count,
                         .global_images = net->batch.global_count,
-                        .shares = net->fixed + net->trained,
+                        .shares = net->fixed + net->summed,
                         .trained = net->trained,
                         .sum = net->on_sums,
                         .sum_user = net->on_sums_user,
@@ -4711,7 +4694,7 @@ static void dti_count_shares(dt_net *net) {
     const int64_t groups = net->groups, with = groups > 0;
     const int64_t shares[DTI_SCOPES] = { with, groups, with, net->on_sums ? 1 : with };
     const size_t sums = net->part == 0 ? (net->count - net->trained) * DTI_WIDE : 0;
-    memset(net->fixed + net->trained, 0, sums * sizeof *net->fixed);
+    memset(net->fixed + net->summed, 0, sums * sizeof *net->fixed);
     for (int s = 0; s < DTI_SCOPES; ++s)
         net->shares[s] = shares[s] + (net->part > 0 ? net->shares[s] : 0);
     net->fresh = true;
@@ -4719,7 +4702,7 @@ static void dti_count_shares(dt_net *net) {
 
 /* Number i of the parameter vector, which is not trained: the sum of its shares. */
 static double dti_share_sum(const dt_net *net, size_t i) {
-    return dti_wide_value(net->fixed + net->trained + (i - net->trained) * DTI_WIDE);
+    return dti_wide_value(net->fixed + net->summed + (i - net->trained) * DTI_WIDE);
 }
 
 /* A statistic is the mean of its shares. It goes into the gradient vector, which has a place for
@@ -4843,28 +4826,41 @@ DT_API dt_err dt_forward(dt_net *net) {
    not fit makes the sum worthless; it is counted, and the step will be taken again. It is an error
    where that cannot be: where the unit is the caller's (desc.unit), or on_gradient has been given
    other layers' sums, and whoever set it does not judge them; or where the share is not finite. */
-static dt_err dti_add_share(dt_net *net, int i, const float *share) {
+static dt_err dti_add_share(dt_net *net, int i, const dti_slot *s, const float *share) {
     const dt_param *p = &net->param[i];
     const bool keeps = net->desc.unit != 0.0f || (net->on_gradient && !net->judged_later);
-    const size_t n = dt_tensor_count(&p->value);
-    const float largest = dti_fixed_add(net->fixed + p->offset, share, n, p->unit);
+    const float largest = dti_fixed_add(net->fixed + s->sums_at, share, s->sums, p->unit);
     const bool fits = largest < ldexpf(p->unit, dti_limit_bits(net));
-    if (!(largest <= FLT_MAX) || (!fits && keeps)) return dti_bad_gradient(net, p, share);
+    if (!(largest <= FLT_MAX) || (!fits && keeps)) return dti_bad_gradient(net, p, s, share);
     if (largest > net->largest[i]) net->largest[i] = largest;
     if (fits) net->head[DTI_SIZES + i] += (int64_t)ceil((double)largest / (double)p->unit);
     else ++net->head[DTI_MISFITS];
     return DT_OK;
 }
 
+/* grad, a tensor of the gradient, += the numbers of share: all, or those by the taps in use. */
+static void dti_spread(const dti_slot *s, const float *share, float *grad) {
+    const size_t KK = (size_t)s->shape.shape[2] * (size_t)s->shape.shape[3];
+    const int taps = s->taps[0] * s->taps[1];
+    if (s->sums == dt_tensor_count(&s->shape))
+        for (size_t j = 0; j < s->sums; ++j) grad[j] += share[j];
+    else
+        for (int t = 0; t < taps; ++t) {
+            const int u = s->first[0] + t / s->taps[1], v = s->first[1] + t % s->taps[1];
+            float *to = grad + u * s->shape.shape[3] + v;
+            const float *end = share + s->sums;
+            for (const float *from = share + t; from < end; from += taps, to += KK) *to += *from;
+        }
+}
+
 /* Adds one lane group's share of one layer's gradient. */
 static dt_err dti_add_gradient(dt_net *net, const dti_layer *l) {
     const float *share = net->group_grad;
     for (int k = 0; k < l->slots; ++k) {
-        const size_t n = l->slot[k].trained ? dt_tensor_count(&l->slot[k].shape) : 0;
-        float *grad = net->grad + l->slot[k].offset;
-        if (net->desc.float_sums) for (size_t j = 0; j < n; ++j) grad[j] += share[j];
-        else if (n > 0) DT_TRY(dti_add_share(net, l->first_param + k, share));
-        share += n;
+        const dti_slot *s = &l->slot[k];
+        if (net->desc.float_sums) dti_spread(s, share, net->grad + s->offset);
+        else if (s->sums > 0) DT_TRY(dti_add_share(net, l->first_param + k, s, share));
+        share += s->sums;
     }
     return DT_OK;
 }
@@ -4874,7 +4870,7 @@ static void dti_clear_gradient(dt_net *net) {
     if (net->part > 0) return;
     for (int i = 0; i < net->params; ++i) net->largest[i] = 0.0f;
     if (net->desc.float_sums) memset(net->grad, 0, net->trained * sizeof(float));
-    else memset(net->head, 0, (net->heads + net->trained) * sizeof(int64_t));
+    else memset(net->head, 0, (net->heads + net->summed) * sizeof(int64_t));
 }
 
 DT_API void dt_net_on_gradient(dt_net *net, dt_gradient_fn *fn, void *user) {
@@ -6271,6 +6267,13 @@ static dt_err dti_start_sum(dt_net *net, dt_comm *comm, dt_algorithm algorithm, 
     return dt_allreduce_start(comm, &desc, request);
 }
 
+/* Where in the message the gradient of the layer whose parameters begin at `offset` begins. */
+static size_t dti_place_in_message(const dt_net *net, size_t offset) {
+    const dti_layer *l = net->list.layer;
+    while (!l->params || l->slot[0].offset != offset) ++l;
+    return net->desc.float_sums ? offset : l->slot[0].sums_at;
+}
+
 /* The sums of all ranks have come. The hashes of their units add up to this rank's times the ranks:
    or else the ranks have counted in different units. *again: the step is to be taken again, and the
    units for that are set, by the largest share that any rank had; again_already: this was that
@@ -6332,7 +6335,7 @@ DT_API dt_err dt_share_statistics(dt_net *net, dt_comm *comm) {
    three steps: put into sums here, added up over the ranks by whoever calls, taken out below. A
    running variance may be of any size, so the sums are wide [S3.3]. */
 static dt_err dti_put_statistics(dt_net *net) {
-    int64_t *sums = net->fixed + net->trained;
+    int64_t *sums = net->fixed + net->summed;
     const size_t n = net->count - net->trained;
     memset(sums, 0, n * DTI_WIDE * sizeof *sums);
     for (size_t i = 0; i < n; ++i)
@@ -6358,21 +6361,22 @@ static dt_err dti_average_parameters(dt_net *net, dt_comm *comm, dt_algorithm al
                                      bool *stop) {
     const int ranks = dt_comm_size(comm);
     const size_t n = net->trained, wished = n + (net->count - n) * DTI_WIDE;
+    int64_t *sums = net->fixed + net->summed - n; /* statistics lie where a step has them */
     if (stop) *stop = wish;
     if (ranks == 1) return DT_OK;
-    memset(net->fixed, 0, n * sizeof(int64_t));
-    size_t at = dt_fixed_add(net->fixed, net->values, n, DT_FIXED_UNIT,
+    memset(sums, 0, n * sizeof(int64_t));
+    size_t at = dt_fixed_add(sums, net->values, n, DT_FIXED_UNIT,
                              dt_fixed_limit((size_t)ranks, DT_FIXED_UNIT));
     if (at < n)
         return dt_fail(DT_ENUMERIC, "parameter [%zu] is %g, which cannot be averaged", at,
                        (double)net->values[at]);
     DT_TRY(dti_put_statistics(net));
-    net->fixed[wished] = wish;
-    DT_TRY(dt_allreduce(comm, net->fixed, wished + 1, DT_I64, DT_SUM, algorithm));
+    sums[wished] = wish;
+    DT_TRY(dt_allreduce(comm, sums, wished + 1, DT_I64, DT_SUM, algorithm));
     for (size_t i = 0; i < n; ++i)
-        net->values[i] = (float)((double)net->fixed[i] * (double)DT_FIXED_UNIT / ranks);
+        net->values[i] = (float)((double)sums[i] * (double)DT_FIXED_UNIT / ranks);
     dti_take_statistics(net, ranks);
-    if (stop) *stop = net->fixed[wished] > 0;
+    if (stop) *stop = sums[wished] > 0;
     return DT_OK;
 }
 
@@ -6776,7 +6780,7 @@ static dt_err dti_bucket_fill(void *user, size_t offset, size_t count) {
     const size_t unit = b->net->desc.float_sums ? sizeof(float) : sizeof(int64_t);
     bool done;
     (void)count;
-    b->low = offset;
+    b->low = dti_place_in_message(b->net, offset);
     if (b->low > 0 && (b->high - b->low) * unit >= b->floor && b->started < 31)
         return dti_bucket_start(b);
     /* to test one moves all of them on [S10.2] */
@@ -7318,7 +7322,7 @@ static dt_err dti_worker_statistics(const dti_worker *w) {
     const size_t sums = (net->count - net->trained) * DTI_WIDE;
     DT_TRY(dti_put_statistics(net));
     if (sums > 0)
-        DT_TRY(dt_allreduce(w->run.comm, net->fixed + net->trained, sums, DT_I64, DT_SUM, DT_AUTO));
+        DT_TRY(dt_allreduce(w->run.comm, net->fixed + net->summed, sums, DT_I64, DT_SUM, DT_AUTO));
     dti_take_statistics(net, dt_comm_size(w->run.comm));
     return DT_OK;
 }
@@ -7443,7 +7447,7 @@ DT_API dt_err dt_train_hogwild(dt_net *net, const dt_optimizer *opt, int workers
      [E1.8]   Winograd's algorithm, which multiplies less: it has the 3x3 and 5x5 convolutions of stride 1
               whose channels make it pay. It stands on E1.1
      [E1.9]   what all of this takes for granted of the arithmetic
-     [E1.10]  images into lanes; [E1.11] integers for exact sums
+     [E1.10]  images into lanes; [E1.11] integers for exact sums; [E1.12] sums for batch norm
 
    So the direct kernels are left with other strides and kernels, tiny maps, first layers of few channels,
    and nets that ask for them. They have one tile and one loop nest for all of these, and nothing that is
@@ -7930,6 +7934,13 @@ static dti_axis dti_axis_of(int in, int out, const dti_conv *c, bool backward)
 static dti_axis dti_rows_of(const dti_conv *c, bool back) { return dti_axis_of(c->H, c->P, c, back); }
 static dti_axis dti_columns_of(const dti_conv *c, bool back) { return dti_axis_of(c->W, c->Q, c, back); }
 
+DTI_LOCAL void dti_conv_taps(const dti_conv *c, int first[2], int taps[2])
+{
+    const dti_axis rows = dti_rows_of(c, false), columns = dti_columns_of(c, false);
+    first[0] = rows.first, first[1] = columns.first;
+    taps[0] = rows.taps, taps[1] = columns.taps;
+}
+
 /* Weights are packed once a training step, in the order in which tiles read them: [block of 16
    outs][in][u][v][16], the taps that are used; behind a last block that is not full there is room. */
 static size_t dti_packed_pass_floats(int outs, int ins, int K)
@@ -8221,23 +8232,19 @@ static dti_tile dti_weights_tile(const dti_conv *g, const dti_wplan *p, const fl
     return a;
 }
 
-/* Finished sums, folded or turned back, to dw of o0 .. o0+outs-1; taps that were dropped have no gradient. */
+/* Finished sums, folded or turned back, to dw of o0 .. o0+outs-1. */
 static void dti_weights_finish(const dti_conv *g, const dti_wplan *p, int o0, int outs, const float *sums,
                                float *dw)
 {
-    const int KK = g->K * g->K;
-    const bool all = p->taps == KK;
-    const int across = all ? KK : p->columns.taps, lines = all ? 1 : p->rows.taps;
-    dw += (ptrdiff_t)o0 * g->C * KK;
-    if (!all) memset(dw, 0, (size_t)(outs * g->C * KK) * sizeof *dw);
-    dw += p->rows.first * g->K + p->columns.first;
-    for (int o = 0; o < outs; ++o, dw += (ptrdiff_t)g->C * KK)
-        for (int c = 0; c < g->C; c += p->turned ? DT_LANES : 1)
-            for (int u = 0; u < lines; ++u, sums += across * DT_LANES) {
-                float *line = dw + (ptrdiff_t)c * KK + u * g->K;
-                if (p->turned) dti_turn(line, KK, sums, DT_LANES, across, dti_least(g->C - c, DT_LANES));
-                else dti_fold(line, sums, across);
-            }
+    const int taps = p->taps;
+    dw += (ptrdiff_t)o0 * g->C * taps;
+    for (int o = 0; o < outs; ++o, dw += (ptrdiff_t)g->C * taps)
+        for (int c = 0; c < g->C; c += p->turned ? DT_LANES : 1, sums += taps * DT_LANES) {
+            const int channels = dti_least(g->C - c, DT_LANES);
+            if (p->turned && taps == 1) memcpy(dw + c, sums, (size_t)channels * sizeof *dw);
+            else if (p->turned) dti_turn(dw + (ptrdiff_t)c * taps, taps, sums, DT_LANES, taps, channels);
+            else dti_fold(dw + (ptrdiff_t)c * taps, sums, taps);
+        }
 }
 
 /* x with its padding, as zeros. */
@@ -8251,8 +8258,8 @@ static void dti_pad(const dti_conv *g, const float *x, float *to)
 }
 
 /* dw[o,c,u,v] = sum_{i,j,l} x[c,i*S+u-p,j*S+v-p,l] * dy[o,i,j,l],  db[o] = sum_{i,j,l} dy[o,i,j,l]: sums of
-   one lane group, in the order stated above; dw (O,C,K,K), db (O) or NULL, overwritten.
-   2*O*P*Q*C*K*K*16 flop. */
+   one lane group, in the order stated above; dw (O,C,U,V) of the U x V taps that dti_conv_taps tells, db (O)
+   or NULL, overwritten. 2*O*P*Q*C*K*K*16 flop. */
 DTI_LOCAL void dti_conv_backward_weights(const dti_conv *g, const float *x, const float *dy, float *dw,
                                          float *db, float *scratch)
 {
@@ -10600,7 +10607,7 @@ DTI_NOINLINE void dti_alter(const dti_alteration *a, int C, int H, int W, const 
 
    Each float of a gradient is rounded once a step for every lane group, so the first wants vector
    instructions: eight floats at a time with AVX-512, and elsewhere an addition of 1.5 * 2^52, of which
-   compilers make vector code. The second is for a few sums a channel and takes some 40 ns a term. To read:
+   compilers make vector code. The second is for a few sums a channel and takes some 15 ns a term. To read:
    dti_round_to_fixed, then dti_wide_add. */
 #ifdef DTI_IMPLEMENT
 #define DTI_UNIT_LEAST 0x1p-126f /* 1 / unit is a float, and so is 2^62 units */
@@ -10762,8 +10769,8 @@ DTI_LOCAL double dti_wide_value(const int64_t *limbs) {
     dti_wide_carry(limb, 0, DTI_WIDE, 0); /* now none is */
     int top = DTI_WIDE - 1, have = 0;
     while (top > 0 && limb[top] == 0) --top;
-    int64_t digits = limb[top];
-    while (digits >> have) ++have;
+    int64_t digits = limb[top]; /* below 2^45, so a double holds it */
+    (void)frexp((double)digits, &have);
     /* The first 62 bits go into one integer, and its last bit says whether anything lies below
        them. To round that integer to 53 bits is then to round all of the sum. */
     int exponent = DTI_WIDE_BITS * top - 149;
@@ -10787,9 +10794,14 @@ static int dti_log2_groups(const dt_net *net) {
 
 static int dti_limit_bits(const dt_net *net) { return 62 - dti_log2_groups(net); }
 
-static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const float *share) {
+static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const dti_slot *s,
+                               const float *some) {
+    const size_t n = dt_tensor_count(&p->value);
+    float *share = p->grad.data; /* the step has failed, so nobody reads it */
     size_t worst = 0;
-    for (size_t k = 0; k < dt_tensor_count(&p->value); ++k)
+    memset(share, 0, n * sizeof *share);
+    dti_spread(s, some, share);
+    for (size_t k = 0; k < n; ++k)
         if (!(fabsf(share[k]) <= fabsf(share[worst]))) worst = k;
     return dt_fail(DT_ENUMERIC,
                    "gradient of %s[%zu] is %g, which an exact sum cannot hold; a lane group's "
@@ -10853,16 +10865,87 @@ static dt_err dti_no_unit(const dt_net *net) {
 }
 
 /* The integers' sums as floats, once a step: what an optimizer reads. */
-static void dti_gradient_to_floats(dt_net *net) {
-    for (int i = 0; i < net->params; ++i) {
-        const dt_param *p = &net->param[i];
-        const size_t n = dt_tensor_count(&p->value);
-        const bool fits = net->largest[i] < ldexpf(p->unit, 62 - dti_log2_groups(net));
-        if (!p->trained || net->desc.float_sums) continue;
-        dt_fixed_to_float(p->grad.data, net->fixed + p->offset, n, p->unit);
-        /* a share of several ranks' batch; dt_average_gradients [S11.1] makes it good */
-        for (size_t k = 0; k < n && !fits; ++k) p->grad.data[k] = NAN;
+static void dti_tensor_to_floats(dt_net *net, int i, const dti_slot *s) {
+    const dt_param *p = &net->param[i];
+    const size_t n = dt_tensor_count(&p->value);
+    const bool fits = net->largest[i] < ldexpf(p->unit, 62 - dti_log2_groups(net));
+    float *to = s->sums == n ? p->grad.data : net->group_grad;
+    dt_fixed_to_float(to, net->fixed + s->sums_at, s->sums, p->unit);
+    if (s->sums < n) {
+        memset(p->grad.data, 0, n * sizeof *to);
+        dti_spread(s, to, p->grad.data);
     }
+    /* a share of several ranks' batch; dt_average_gradients [S11.1] makes it good */
+    for (size_t k = 0; k < n && !fits; ++k) p->grad.data[k] = NAN;
+}
+
+static void dti_gradient_to_floats(dt_net *net) {
+    const dti_layer *end = net->list.layer + (net->desc.float_sums ? 0 : net->list.layers);
+    for (const dti_layer *l = net->list.layer; l < end; ++l)
+        for (int k = 0; k < l->slots; ++k)
+            if (l->slot[k].trained) dti_tensor_to_floats(net, l->first_param + k, &l->slot[k]);
+}
+#endif
+
+/* ==== [E1.12] Sums of a plane ==============================================
+
+   What batch norm [S6.11] adds up: the numbers of a channel of one lane group, a plane of n places in sixteen
+   lanes. In three levels: in each lane eight places as floats, which is fast and has little to round; in each
+   lane these sums of eight, as doubles; then the lanes' sums, one after the other. */
+#ifdef DTI_IMPLEMENT
+enum { DTI_EIGHT = 8 };
+
+static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
+    double total = 0.0;
+    if (lanes == DT_LANES) DTI_UNROLL for (int l = 0; l < DT_LANES; ++l) total += sum[l];
+    else for (int l = 0; l < lanes; ++l) total += sum[l];
+    return total;
+}
+
+/* sum += the sixteen floats of part */
+DTI_INLINE void dti_lanes_add(double sum[DT_LANES], const dti_v part[DTI_PARTS]) {
+    float lane[DT_LANES];
+    memcpy(lane, part, sizeof lane);
+    DTI_UNROLL for (int l = 0; l < DT_LANES; ++l) sum[l] += (double)lane[l];
+}
+
+DTI_LOCAL double dti_plane_sum(const float *x, size_t n, int lanes) {
+    double sum[DT_LANES] = { 0.0 };
+    for (const float *end = x + n * DT_LANES; x < end;) {
+        const float *to = end - x > DTI_EIGHT * DT_LANES ? x + DTI_EIGHT * DT_LANES : end;
+        dti_v part[DTI_PARTS];
+        DTI_UNROLL for (int p = 0; p < DTI_PARTS; ++p) part[p] = dti_splat(0.0f);
+        for (; x < to; x += DT_LANES)
+            DTI_UNROLL for (int p = 0; p < DTI_PARTS; ++p) part[p] += dti_load(x + p * DTI_W);
+        dti_lanes_add(sum, part);
+    }
+    return dti_lanes_total(sum, lanes);
+}
+
+/* a: dy, at the places of x, or x again, where a is d */
+DTI_INLINE dti_two_sums dti_products(const float *x, const float *a, bool of_d, float near, size_t n,
+                                     int lanes) {
+    double sum[DT_LANES] = { 0.0 }, product[DT_LANES] = { 0.0 };
+    for (const float *end = x + n * DT_LANES; x < end;) {
+        const float *to = end - x > DTI_EIGHT * DT_LANES ? x + DTI_EIGHT * DT_LANES : end;
+        dti_v part[DTI_PARTS], more[DTI_PARTS];
+        DTI_UNROLL for (int p = 0; p < DTI_PARTS; ++p) part[p] = more[p] = dti_splat(0.0f);
+        for (; x < to; x += DT_LANES, a += DT_LANES)
+            DTI_UNROLL for (int p = 0; p < DTI_PARTS; ++p) {
+                const dti_v d = dti_load(x + p * DTI_W) - dti_splat(near);
+                const dti_v f = of_d ? d : dti_load(a + p * DTI_W);
+                part[p] += f;
+                more[p] += f * d;
+            }
+        dti_lanes_add(sum, part);
+        dti_lanes_add(product, more);
+    }
+    return (dti_two_sums) { dti_lanes_total(sum, lanes), dti_lanes_total(product, lanes) };
+}
+
+DTI_LOCAL dti_two_sums dti_plane_products(const float *x, const float *dy, float near, size_t n,
+                                          int lanes) {
+    return dy ? dti_products(x, dy, false, near, n, lanes) : dti_products(x, x, true, near, n, lanes);
 }
 #endif
 

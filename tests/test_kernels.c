@@ -148,11 +148,27 @@ static void one_backward_data(const dti_conv *c, const float *dy, const float *w
     dti_release(packed); dti_release(lanes); dti_release(wanted); dti_release(bound);
 }
 
+/* How many numbers backward gives for the weights: those of the taps that some output has. And these at their places, 0 elsewhere. */
+static size_t used_weights(const dti_conv *c) {
+    int first[2], taps[2];
+    dti_conv_taps(c, first, taps);
+    return (size_t)(c->O * c->C) * (size_t)(taps[0] * taps[1]);
+}
+
+static float *all_weights(const dti_conv *c, const float *used) {
+    dti_slot s = { .shape = { NULL, 4, { c->O, c->C, c->K, c->K } }, .sums = used_weights(c) };
+    float *all = zeros(sizes_of(c).w);
+    dti_conv_taps(c, s.first, s.taps);
+    dti_spread(&s, used, all);
+    return all;
+}
+
 static void one_backward_weights(const dti_conv *c, const float *x, const float *dy, bool bias, bool exact) {
     const sizes n = sizes_of(c);
     float *lx = lanes_of(x, n.x), *ld = lanes_of(dy, n.y), *scratch = fresh(dti_conv_scratch_floats(c));
-    float *dw = fresh(n.w), *db = fresh(n.o), *want_w = zeros(n.w), *want_b = zeros(n.o), *bound_w = NULL, *bound_b = NULL;
-    dti_conv_backward_weights(c, lx, ld, dw, bias ? db : NULL, scratch);
+    float *used = fresh(used_weights(c)), *db = fresh(n.o), *want_w = zeros(n.w), *want_b = zeros(n.o), *bound_w = NULL, *bound_b = NULL;
+    dti_conv_backward_weights(c, lx, ld, used, bias ? db : NULL, scratch);
+    float *dw = all_weights(c, used);
     assert_int_equal(dt_conv2d_naive_backward_weights(want_w, want_b, dy, x, L, SIZES(c)), DT_OK);
     if (!exact) {
         float *ax = absolute(x, n.x * L), *ad = absolute(dy, n.y * L);
@@ -163,10 +179,10 @@ static void one_backward_weights(const dti_conv *c, const float *x, const float 
     }
     compare_plain("backward weights", c, dw, want_w, bound_w, n.w);
     if (bias) compare_plain("backward bias", c, db, want_b, bound_b, n.o);
-    drop(dw, n.w, "dw");
+    drop(used, used_weights(c), "dw");
     drop(db, n.o, "db");
     drop(scratch, dti_conv_scratch_floats(c), "backward weights scratch");
-    dti_release(lx); dti_release(ld); dti_release(want_w); dti_release(want_b); dti_release(bound_w); dti_release(bound_b);
+    dti_release(lx); dti_release(ld); dti_release(dw); dti_release(want_w); dti_release(want_b); dti_release(bound_w); dti_release(bound_b);
 }
 
 static void one_convolution(dti_conv c, bool exact) {
@@ -278,14 +294,15 @@ static void partial_lane_groups(void **state) {
         const sizes n = sizes_of(&c);
         float *x = filled(n.x * L, small_whole), *dy = filled(n.y * L, small_whole);
         for (size_t i = (size_t)images * n.y; i < L * n.y; ++i) dy[i] = 0.0f;
-        float *lx = lanes_of(x, n.x), *ld = lanes_of(dy, n.y), *dw = fresh(n.w), *db = fresh(n.o), *want_w = zeros(n.w), *want_b = zeros(n.o);
+        float *lx = lanes_of(x, n.x), *ld = lanes_of(dy, n.y), *used = fresh(used_weights(&c)), *db = fresh(n.o), *want_w = zeros(n.w), *want_b = zeros(n.o);
         float *scratch = fresh(dti_conv_scratch_floats(&c));
-        dti_conv_backward_weights(&c, lx, ld, dw, db, scratch);
+        dti_conv_backward_weights(&c, lx, ld, used, db, scratch);
+        float *dw = all_weights(&c, used);
         assert_int_equal(dt_conv2d_naive_backward_weights(want_w, want_b, dy, x, images, SIZES(&c)), DT_OK);
         compare_plain("partial group, weights", &c, dw, want_w, NULL, n.w);
         compare_plain("partial group, bias", &c, db, want_b, NULL, n.o);
         dti_release(x); dti_release(dy); dti_release(lx); dti_release(ld); dti_release(dw); dti_release(db);
-        dti_release(want_w); dti_release(want_b); dti_release(scratch);
+        dti_release(used); dti_release(want_w); dti_release(want_b); dti_release(scratch);
     }
 }
 
@@ -325,13 +342,14 @@ static void one_fused(dti_conv c, bool want_dx) {
     float *x = filled(n.x * L, small_whole), *w = filled(n.w, small_whole), *b = filled(n.o, small_whole), *dy = filled(out * L, small_whole);
     float *lx = lanes_of(x, n.x), *ld = lanes_of(dy, out), *packed = packed_of(&c, w), *y = fresh(out * L), *scratch = fresh(dti_conv_scratch_floats(&c));
     float *map = fresh(n.y * L), *dmap = zeros(n.y * L), *pooled = fresh(out * L);
-    float *dx = fresh(n.x * L), *dw = fresh(n.w), *db = fresh(n.o), *want_x = zeros(n.x * L), *want_w = zeros(n.w), *want_b = zeros(n.o);
+    float *dx = fresh(n.x * L), *used = fresh(used_weights(&c)), *db = fresh(n.o), *want_x = zeros(n.x * L), *want_w = zeros(n.w), *want_b = zeros(n.o);
     uint8_t *places = dti_alloc(out * L);
 
     dti_conv_pool_forward(&c, lx, packed, b, false, y, places, scratch);
     drop(scratch, dti_conv_scratch_floats(&c), "fused forward scratch");
     scratch = fresh(dti_conv_scratch_floats(&c));
-    dti_conv_pool_backward(&c, lx, packed, ld, places, want_dx ? dx : NULL, dw, db, scratch);
+    dti_conv_pool_backward(&c, lx, packed, ld, places, want_dx ? dx : NULL, used, db, scratch);
+    float *dw = all_weights(&c, used);
 
     assert_int_equal(dt_conv2d_naive(map, x, w, b, L, SIZES(&c)), DT_OK);
     assert_int_equal(dt_maxpool2d_naive(pooled, map, L, c.O, c.P, c.Q, 2, 2), DT_OK);
@@ -349,11 +367,11 @@ static void one_fused(dti_conv c, bool want_dx) {
     compare_plain("fused db", &c, db, want_b, NULL, n.o);
     drop(y, out * L, "fused y");
     drop(dx, n.x * L, "fused dx");
-    drop(dw, n.w, "fused dw");
+    drop(used, used_weights(&c), "fused dw");
     drop(db, n.o, "fused db");
     drop(scratch, dti_conv_scratch_floats(&c), "fused backward scratch");
     dti_release(x); dti_release(w); dti_release(b); dti_release(dy); dti_release(lx); dti_release(ld); dti_release(packed);
-    dti_release(map); dti_release(dmap); dti_release(pooled); dti_release(want_x); dti_release(want_w); dti_release(want_b); dti_release(places);
+    dti_release(dw); dti_release(map); dti_release(dmap); dti_release(pooled); dti_release(want_x); dti_release(want_w); dti_release(want_b); dti_release(places);
 }
 
 static void fused_conv_pool(void **state) {

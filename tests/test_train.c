@@ -777,7 +777,74 @@ static dt_err small_variances_are_averaged(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* Taps that no output has are left out of the gradient's sums [S6.1]. Beside it the same net whose convolutions give, add up and send
+   the zeros as well: the bits must be the same, through training, weight decay and averages. */
+static dt_err with_zeros_shape(dti_layer *l, const void *desc) {
+    DT_TRY(dti_conv2d_shape(l, desc));
+    dti_slot *w = l->slot;
+    memset(w->first, 0, sizeof w->first), memset(w->taps, 0, sizeof w->taps);
+    w->sums = dt_tensor_count(&w->shape);
+    return DT_OK;
+}
+
+static void with_zeros_backward(const dti_op *op, const dti_pass *run, int g) {
+    const dti_conv *c = &((const dti_conv2d *)op->layer->own)->conv;
+    dti_slot w = op->layer->slot[0];
+    dti_conv_taps(c, w.first, w.taps);
+    w.sums = (size_t)(c->O * c->C) * (size_t)(w.taps[0] * w.taps[1]);
+    dti_conv2d_backward(op, run, g); /* the bias's gradient goes behind all weights, where it belongs */
+    float *used = malloc(w.sums * sizeof *used);
+    memcpy(used, run->group_grad, w.sums * sizeof *used);
+    memset(run->group_grad, 0, dt_tensor_count(&w.shape) * sizeof *used);
+    dti_spread(&w, used, run->group_grad);
+    free(used);
+}
+
+static dt_err make_small_maps(dt_net **out, bool zeros, bool float_sums) {
+    static const dt_conv2d_desc descs[] = { /* maps of 28, 7, 4, 2, 2, 1 and 1: the last four have taps that are not used */
+        { .out = 4, .kernel = 7, .stride = 4, .padding = 3 }, { .out = 8, .kernel = 3, .stride = 2, .padding = 1 },
+        { .out = 12, .kernel = 3, .stride = 2, .padding = 1 }, { .out = 14, .kernel = 5, .padding = DT_SAME },
+        { .out = 9, .kernel = 3, .stride = 2, .padding = 1, .no_bias = true }, { .out = 13, .kernel = 3, .padding = DT_SAME },
+        { .out = 6, .kernel = 5, .padding = DT_SAME } };
+    dti_layer_class class = dti_conv2d_class;
+    static dti_layer_class with_zeros; /* all ranks write the same */
+    class.shape = with_zeros_shape, class.backward = with_zeros_backward;
+    with_zeros = class;
+    dt_net *net = *out = dt_net_new(1, 28, 28);
+    for (int i = 0; i < 7; ++i) {
+        char name[8];
+        snprintf(name, sizeof name, "conv%d", i);
+        dti_append(net, zeros ? &with_zeros : &dti_conv2d_class, name, &descs[i], -1);
+        dt_relu(net);
+    }
+    dt_linear(net, "fc", 10);
+    return dt_net_build(net, &(dt_build_desc){ .batch = BATCH, .seed = 4, .float_sums = float_sums, .direct = true });
+}
+
+static dt_err unused_taps_change_nothing(dt_comm *comm, void *arg) {
+    (void)arg;
+    for (int way = 0; way < 2; ++way) {
+        uint64_t hash[2];
+        for (int zeros = 0; zeros < 2; ++zeros) {
+            dt_net *net;
+            dt_train_result r;
+            DT_TRY(make_small_maps(&net, zeros, way == 1));
+            need(zeros ? net->summed == net->trained : net->summed < net->trained / 2);
+            dt_optimizer *opt = dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS, .weight_decay = 0.01f });
+            DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &data, .epochs = 1, .batch = BATCH, .seed = 31, .bucket_bytes = 500 }, &r));
+            for (size_t i = 0; i < net->count; ++i) net->values[i] *= (float)(1 + dt_comm_rank(comm));
+            DT_TRY(dt_average_parameters(net, comm));
+            hash[zeros] = dt_hash(net->grad, net->trained * sizeof(float), dt_net_hash(net));
+            dt_optimizer_free(opt);
+            dt_net_free(net);
+        }
+        need(hash[0] == hash[1]);
+    }
+    return DT_OK;
+}
+
 static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ranks[] = {
+    { "taps that no output has change nothing", unused_taps_change_nothing },
     { "synchronous SGD equals the loop on one core", sync_equals_the_loop },
     { "float sums are near", float_sums_are_near },
     { "one rank's wish stops all", stops_together },
