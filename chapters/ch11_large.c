@@ -1,19 +1,21 @@
 // Chapter 11. Large batches                            uses [S4.5] [S6.11] [S8] [S9.5] [S9.7] [S11]
 //
 // You will learn   why a large batch is fast and learns less; how a larger learning rate, warm-up,
-//                  momentum and NovoGrad win it back; what batch norm over few images does; five
+//                  momentum and NovoGrad win it back; what batch norm over few images does; six
 //                  slips of a workshop, each with the number that it moves; what data and model
 //                  parallelism would send
-// New since ch10   about 150 lines
+// New since ch10   about 200 lines
 // Run              make ch11 && ./ch11                   (minutes: --seeds 1 --epochs 1 is quick)
+//                  ./ch11 --slip pad --seeds 1           (one slip alone: 11.4 has their names)
 // Check            ./ch11 --quick --data synthetic
 //
 //| a batch in four parts: the same bits as in one
-//~ batch <num>      <num> images/s of computing time
+//~ batch <num>   <num> images/s on 1 rank, <num> on 2
 //~ linear, warm-up               <num> %  (<num> to <num>)
 //~ over the group, <num> images     <num> %  (<num> to <num>)
 //| over a rank of 16 images and over a group: the same bits
-//| padding: a sampler that pads scores more images than there are
+//~ momentum test accuracy, %               <num>      <num>
+//| mean      places that the mean reads         64         49
 //| data parallel    136930768 bytes a step of 32 images a rank, as exact sums
 //| model parallel   32112640 bytes, cut behind the first block
 
@@ -22,7 +24,7 @@
 #include <time.h>
 
 typedef struct settings {
-    const char *data, *png;
+    const char *data, *png, *slip;
     int images, epochs, seeds;
     uint64_t seed;
     bool quick;
@@ -143,33 +145,61 @@ static void sweep(dt_comm *comm, const settings *s, const dt_dataset *data, cons
         }
 }
 
-// Throughput of one core: images a second of computing time, of whole steps with the optimizer's.
+// Throughput: images a second in whole steps, with the optimizer's, by the slower rank's clock.
 // Sixteen images, a lane group, take as long as one, so up to there a larger step is free; then the
 // optimizer's share shrinks, and that is soon saturated. Beyond some hundred images the maps of a
-// step no longer lie in the cache: more memory, and less speed. (On many ranks the curve goes on
-// rising further, as each of them has B/P.)
+// step no longer lie in the cache: more memory, and less speed. Two ranks share a step's lane
+// groups: up to sixteen images there is one, and the second rank only takes part in the sums. From
+// 32 on each has its half of the images, while sums and optimizer cost what they did: so the curve
+// of two ranks saturates at larger steps. (figures/ch11_speed.csv)
 //
 // Picture: ch11_speed
 
-static double images_per_second(dt_comm *comm, const dt_dataset *data, uint32_t batch) {
-    dt_net *net = plain_net(data, (int)batch, 1);
+typedef struct speed_job {
+    const dt_dataset *data;
+    uint32_t batch, images;
+    double speed;
+} speed_job;
+
+static dt_err train_for_speed(dt_comm *comm, void *arg) {
+    const speed_job j = *(const speed_job *)arg;
+    dt_net *net = plain_net(j.data, (int)j.batch, 1);
     dt_optimizer *opt = dt_adam(net, &(dt_adam_desc){ DT_ADAM_DEFAULTS });
-    uint32_t *row = memory(batch * sizeof *row), images = 0;
-    for (uint32_t i = 0; i < batch; ++i) row[i] = i % data->count;
-    const dt_batch b = batch_of(data, row, 0, batch);
-    const clock_t start = clock();
-    while (images < 8192) {
-        check(comm, dt_net_load(net, &b));
-        check(comm, dt_forward(net));
-        check(comm, dt_backward(net));
+    dt_batches it;
+    DT_TRY(dt_batches_init(&it, j.data, &(dt_batches_desc){ .global_batch = j.batch,
+                           .rank = dt_comm_rank(comm), .size = dt_comm_size(comm) }));
+    DT_TRY(dt_barrier(comm)); // rank 0 writes to arg at the end
+    double seconds = -dt_now();
+    uint32_t images = 0;
+    for (dt_batch b; images < j.images; images += b.global_count) {
+        if (!dt_batches_next(&it, &b)) dt_batches_begin(&it, 0), dt_batches_next(&it, &b);
+        DT_TRY(dt_net_load(net, &b));
+        DT_TRY(dt_forward(net));
+        DT_TRY(dt_backward(net));
+        DT_TRY(dt_average_gradients(net, comm));
         dt_optimizer_step(opt);
-        images += batch;
     }
-    const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
-    free(row);
+    seconds += dt_now();
+    DT_TRY(dt_allreduce(comm, &seconds, 1, DT_F64, DT_MAX, DT_AUTO));
+    if (dt_comm_rank(comm) == 0) ((speed_job *)arg)->speed = images / seconds;
+    dt_batches_free(&it);
     dt_optimizer_free(opt);
     dt_net_free(net);
-    return images / seconds;
+    return DT_OK;
+}
+
+// Some runs of each, one rank and two in turn.
+static void throughput(dt_comm *comm, const dt_dataset *data, bool quick, table *t) {
+    for (uint32_t batch = 1; batch <= (quick ? 256u : 4096u); batch *= 4, ++t->speeds) {
+        speed_job j = { data, batch, quick ? 1024 : batch < 1024 ? 4096 : 4 * batch, 0.0 };
+        t->size[t->speeds] = batch;
+        for (int k = 0; k < t->runs; ++k)
+            for (int ranks = 1; ranks <= SPEED_RANKS; ++ranks) {
+                check(comm, dt_run_ranks(ranks, train_for_speed, &j));
+                t->speed[ranks - 1][t->speeds][k] = j.speed;
+            }
+        print_speed(t, t->speeds);
+    }
 }
 
 // ## 11.3 Three kinds of batch norm
@@ -256,54 +286,144 @@ static void three_norms(dt_comm *comm, const settings *s, const dt_dataset *data
              "over a rank of 16 images and over a group: the same bits");
 }
 
-// ## 11.4 Five slips
+// ## 11.4 Six slips
 //
 // The handout of a workshop trains WideResNet, a large net for pictures (Zagoruyko and Komodakis
-// 2016), on many ranks, and makes these; each moves a number.
+// 2016), on many ranks, and makes these. Each is a switch, `--slip NAME`, that runs it as it should
+// be and with the slip, and prints the number that it moves (figures/ch11_slips.csv: Fashion-MNIST,
+// one epoch, median of five seeds):
 //
-//   - its test sampler deals every rank the same number of images, and repeats some to have enough,
-//     or its loader drops the last batch: both score another set than the test set;
-//   - the base rate is never scaled: row "as it was" above;
-//   - the warm-up starts at 1/(workers of one host) of the full rate instead of 1/(all workers);
-//   - momentum reaches the name of the output file, and not the optimizer: row "no momentum";
-//   - a mean over 7 x 7 of a map of 8 x 8 leaves out a row and a column.
+//   - **pad**: its test sampler deals every rank the same number of images, and repeats some to
+//     have enough. Of 10 000 images on 7 ranks it scores 10 003.
+//   - **drop**: its loader drops the last batch where that is not full, and scores 9 984 of them.
+//     Both score another set than the test set, and with another number of ranks another one again.
+//   - **unscaled**: its base rate is never scaled with the batch: 512 images with the rate of 32.
+//   - **warm-up**: its rate begins at 1/(workers of one host) of the full one instead of 1/(all
+//     workers): on two hosts, twice what it should be.
+//   - **momentum** reaches the name of the output file, and not the optimizer.
+//   - **mean**: a mean over 7 x 7 of a map of 8 x 8 leaves out a row and a column: 15 of 64 places
+//     are read by nobody, whatever the layers before have found there.
 //
 // What catches them: dt_evaluate's score.count is the test set's, to the image; the rate that
-// dt_progress tells; an optimizer that is asked for its settings; a net's summary, with its shapes.
+// dt_progress tells in the first step; accuracy beside that of the plain optimizer, or an optimizer
+// that is asked for its settings; a map with one place lit, for each place.
 
-static void slips(dt_comm *comm, const dt_dataset *data, const dt_dataset *test, uint64_t seed) {
-    enum { RANKS = 7, BATCH = 32, HOSTS = 2, WORKERS = 4 };
-    const uint32_t n = test->count, padded = (n + RANKS - 1) / RANKS * RANKS;
-    uint32_t *row = memory(n * sizeof *row);
-    bool *right = memory(n);
-    int64_t all = 0, twice = 0, kept = 0;
-    dt_net *net = plain_net(data, BATCH, seed);
-    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.9f });
+// pad, drop: accuracy over the images that the sampler deals to 7 ranks, in batches of 32.
+static double slip_score(const slip_job *j, bool padded) {
+    enum { RANKS = 7, BATCH = 32 };
+    int64_t right = 0, all = 0;
+    for (int rank = 0; rank < RANKS; ++rank) {
+        dt_sampler sampler;
+        check(j->comm, dt_sampler_init(&sampler, &(dt_sampler_desc){ .count = j->test->count,
+                       .rank = padded ? rank : 0, .ranks = padded ? RANKS : 1 }));
+        const uint32_t n = padded ? sampler.per_rank : sampler.per_rank / BATCH * BATCH;
+        for (uint32_t at = 0; at < n; at += BATCH) {
+            const dt_batch b = batch_of(j->test, sampler.index + at, at,
+                                        n - at < BATCH ? n - at : BATCH);
+            check(j->comm, dt_net_load(j->net, &b));
+            check(j->comm, dt_forward(j->net));
+            right += dt_net_score(j->net).correct, all += b.count;
+        }
+        dt_sampler_free(&sampler);
+        if (!padded) break;
+    }
+    return 100.0 * (double)right / (double)all;
+}
+
+static double slip_test(const slip_job *j, bool slipped) {
+    dt_score score;
+    dt_net_training(j->net, false);
+    if (slipped) return slip_score(j, j->slip == SLIP_PAD);
+    check(j->comm, dt_evaluate(j->net, j->test, j->comm, &score));
+    return 100.0 * dt_score_accuracy(&score);
+}
+
+// The others train: 0.01 and momentum 0.9 are for 32 images; 8 workers of 32, on two hosts.
+static bool first_rate(const dt_progress *p, void *rate) {
+    if (*(float *)rate == 0.0f) *(float *)rate = p->lr;
+    return true;
+}
+
+static double slip_train(const slip_job *j, bool slipped, float *rate) {
+    enum { HOSTS = 2, WORKERS = 4 };
+    const bool off[SLIPS] = { [SLIP_UNSCALED] = slipped && j->slip == SLIP_UNSCALED,
+                              [SLIP_WARM_UP] = slipped && j->slip == SLIP_WARM_UP,
+                              [SLIP_MOMENTUM] = slipped && j->slip == SLIP_MOMENTUM };
+    const uint32_t batch = j->slip == SLIP_UNSCALED ? 512 : j->slip == SLIP_WARM_UP ? 256 : 32;
+    const dt_schedule warm = { .curve = DT_LR_LINEAR, .by_step = true, .to = 1.0f,
+                               .from = 1.0f / (off[SLIP_WARM_UP] ? WORKERS : HOSTS * WORKERS),
+                               .over = j->data->count / batch / 5 + 1 };
+    dt_net *net = plain_net(j->data, (int)batch, j->seed);
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f,
+                                    .momentum = off[SLIP_MOMENTUM] ? 0.0f : 0.9f });
     dt_train_result r;
-    check(comm, dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = data, .epochs = 1,
-                              .batch = BATCH, .seed = seed }, &r));
-    dt_permutation(row, n, seed, DT_RNG_TEST, 0);
-    dt_net_training(net, false);
-    for (uint32_t i = 0; i < n; ++i) { // the order in which the sampler deals them out
-        const dt_batch one = batch_of(test, row + i, i, 1);
-        check(comm, dt_net_load(net, &one));
-        check(comm, dt_forward(net));
-        right[i] = dt_net_score(net).correct > 0;
-    }
-    for (uint32_t i = 0; i < padded; ++i) {
-        all += i < n && right[i], twice += right[i % n];
-        kept += i < n / BATCH * BATCH && right[i];
-    }
-    print_slips(n, padded, n / BATCH * BATCH, (double)all, (double)twice, (double)kept);
-    must(comm, padded % n != 0 && padded > n,
-         "padding: a sampler that pads scores more images than there are");
-    const double first = 0.01 * HOSTS * WORKERS;
-    printf("warm-up of 0.08 on %d hosts of %d workers: begins at %.3f instead of %.3f\n", HOSTS,
-           WORKERS, first / WORKERS, first / (HOSTS * WORKERS));
-    printf("a mean over 7 x 7 of 8 x 8 places reads %d of %d\n", 7 * 7, 8 * 8);
+    dt_score score;
+    if (!opt) die(j->comm);
+    check(j->comm, dt_train_sync(net, opt, j->comm, &(dt_train_desc){ .data = j->data, .epochs = 1,
+          .batch = batch, .seed = j->seed, .lr_batch = 32, .on_step = first_rate, .user = rate,
+          .lr_scaling = off[SLIP_UNSCALED] ? DT_SCALE_NONE : DT_SCALE_LINEAR,
+          .schedule = j->slip == SLIP_WARM_UP ? &warm : NULL }, &r));
+    check(j->comm, dt_evaluate(net, j->test, j->comm, &score));
     dt_optimizer_free(opt);
     dt_net_free(net);
-    free(row), free(right);
+    return 100.0 * dt_score_accuracy(&score);
+}
+
+// mean: a net that is nothing but the mean and one weight; which of 64 places, lit alone, move it?
+static double slip_mean(const slip_job *j, bool slipped) {
+    static float map[64];
+    float dark = 0.0f, out;
+    int reads = 0;
+    dt_net *net = dt_net_new(1, 8, 8);
+    dt_avgpool2d(net, &(dt_avgpool2d_desc){ .kernel = slipped ? 7 : 8 });
+    dt_linear(net, "fc", 1);
+    check(j->comm, dt_net_build(net, &(dt_build_desc){ .batch = 1, .seed = 1 }));
+    for (int lit = -1; lit < 64; ++lit) {
+        const uint32_t row = 0;
+        for (int k = 0; k < 64; ++k) map[k] = k == lit ? 1.0f : 0.0f;
+        const dt_batch b = { .values = map, .index = &row, .count = 1, .global_count = 1,
+                             .channels = 1, .height = 8, .width = 8, .rows = 1 };
+        check(j->comm, dt_net_load(net, &b));
+        check(j->comm, dt_forward(net));
+        check(j->comm, dt_net_logits(net, 0, &out));
+        if (lit < 0) dark = out;
+        reads += lit >= 0 && out != dark;
+    }
+    dt_net_free(net);
+    return reads;
+}
+
+static double measure_slip(slip_job *j, const slip_row *row, bool slipped) {
+    float rate = 0.0f;
+    j->slip = row->slip;
+    if (row->slip == SLIP_MEAN) return slip_mean(j, slipped);
+    if (row->slip <= SLIP_DROP) return slip_test(j, slipped);
+    const double accuracy = slip_train(j, slipped, &rate);
+    return row->rate ? (double)rate : accuracy;
+}
+
+static void slips(dt_comm *comm, const settings *s, const dt_dataset *data,
+                  const dt_dataset *test) {
+    dt_train_result r;
+    slip_job j = { .comm = comm, .data = data, .test = test, .net = plain_net(data, 32, s->seed) };
+    dt_optimizer *opt = dt_sgd(j.net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.9f });
+    check(comm, dt_train_sync(j.net, opt, comm, &(dt_train_desc){ .data = data, .epochs = 1,
+                              .batch = 32, .seed = s->seed }, &r));
+    print_slip_head();
+    for (const slip_row *row = slip_rows; row->name; ++row) {
+        double number[2][MOST_SEEDS];
+        if (s->slip && strcmp(s->slip, row->name) != 0) continue;
+        const int seeds = row->slip <= SLIP_DROP || row->slip == SLIP_MEAN || row->rate ? 1
+                                                                                        : s->seeds;
+        for (int k = 0; k < seeds; ++k)
+            for (int slipped = 0; slipped < 2; ++slipped) {
+                j.seed = s->seed + (uint64_t)k;
+                number[slipped][k] = measure_slip(&j, row, slipped);
+            }
+        report_slip(comm, s->png, row, number, seeds);
+    }
+    dt_optimizer_free(opt);
+    dt_net_free(j.net);
 }
 
 // ## 11.5 Data parallel or model parallel
@@ -350,13 +470,16 @@ int main(int argc, char **argv) {
         { "epochs", 'i', &s.epochs, "E   default 2, with --quick 1" },
         { "seeds", UP_TO(MOST_SEEDS), &s.seeds, "N   runs of each number; default 5, --quick 1" },
         SEED_OPTION(&s.seed),
-        { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_speed.png, with CSVs; default "
+        { "slip", 's', &s.slip, "NAME   this slip of 11.4 and nothing else: pad, drop, unscaled, "
+                                "warm-up, momentum or mean" },
+        { "png", 's', &s.png, "NAME   NAME_accuracy.png, NAME_speed.png, NAME_slips.csv; default "
                               "out/ch11, with --quick none" },
         QUICK_OPTION(&s.quick),
     };
     dt_comm *comm = begin_program(argc, argv, "Large batches: speed, accuracy, batch norm, slips.",
                                   options, sizeof options);
-    if (!s.png && !s.quick) s.png = "out/ch11";
+    if (s.slip && !slip_known(s.slip)) usage_error(comm, "ch11", "--slip: there is no such slip");
+    if (!s.png && !s.quick && !s.slip) s.png = "out/ch11";
     if (s.png) check_output(comm, "%s_speed.png", s.png);
     if (!s.seeds) s.seeds = s.quick ? 1 : 5;
     if (!s.epochs) s.epochs = s.quick ? 1 : 2;
@@ -366,18 +489,20 @@ int main(int argc, char **argv) {
     check(comm, dt_dataset_view(&some, &train, 0, (uint32_t)s.images));
     check(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 1000 ? 1000 : test.count));
     print_machine(comm, &some, 1);
+    if (s.slip) {
+        slips(comm, &s, &some, &few);
+        return end_program(comm, &train, &test);
+    }
     static table t = { .batches = 0 };
+    t.runs = s.quick ? 1 : SPEED_RUNS;
     t.seeds = s.seeds, t.epochs = s.epochs, t.train = &some, t.test = &few;
     for (uint32_t batch = 32; batch <= (s.quick ? 512u : 8192u) && batch <= some.count; batch *= 4)
         t.batch[t.batches++] = batch;
     parts_change_nothing(comm, &some);
-    for (uint32_t batch = 1; batch <= (s.quick ? 256u : 4096u); batch *= 4) {
-        t.size[t.speeds] = batch, t.speed[t.speeds] = images_per_second(comm, &some, batch);
-        printf("batch %-6u %.0f images/s of computing time\n", batch, t.speed[t.speeds++]);
-    }
+    throughput(comm, &some, s.quick, &t);
     sweep(comm, &s, &some, &few, &t);
     three_norms(comm, &s, &some, &few);
-    slips(comm, &some, &few, s.seed);
+    slips(comm, &s, &some, &few);
     what_is_sent();
     if (s.png) draw_accuracy(comm, &t, s.png), draw_speed(comm, &t, s.png);
     return end_program(comm, &train, &test);

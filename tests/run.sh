@@ -148,6 +148,7 @@ for t in build/tests/mpi/test_*; do
 done
 run "faults" 300 sh tests/test_fault.sh build/tests/mpi/fault
 run "resume" 120 sh tests/test_resume.sh
+run "conformance" 60 sh tests/conformance.sh check
 run "same bits, gcc and clang" 10 sh tests/check_hashes.sh "$log" gcc clang
 
 finish

@@ -620,9 +620,10 @@ static void files_to_and_from_pytorch(void **state) {
         fclose(f);
     }
     snprintf(command, sizeof command, "p=python3; [ -x /usr/bin/python3 ] && p=/usr/bin/python3; PYTHONPATH=tests $p -B tests/check_models.py %s", folder);
+    fflush(stdout); /* the other program prints, too */
     const int code = system(command);
     for (int i = 0; i < 2 && code == 0; ++i) {
-        float largest = 0.0f;
+        float largest = 0.0f, difference = 0.0f;
         snprintf(file, sizeof file, "%s/%s.torch.safetensors", folder, names[i]);
         ok(dt_load(nets[i], file));
         used_logits(nets[i], logits);
@@ -631,6 +632,8 @@ static void files_to_and_from_pytorch(void **state) {
         assert_int_equal(fread(theirs, sizeof *theirs, 70, f), 70);
         fclose(f);
         for (int k = 0; k < 70; ++k) largest = fmaxf(largest, fabsf(theirs[k]));
+        for (int k = 0; k < 70; ++k) difference = fmaxf(difference, fabsf(logits[k] - theirs[k]));
+        conformance_row(i == 0 ? "file from PyTorch, ResNet9" : "file from PyTorch, WideResNet 16", (double)(difference / largest), 1e-5);
         for (int k = 0; k < 70; ++k)
             if (!(fabsf(logits[k] - theirs[k]) <= 1e-5f * largest)) fail_msg("%s: logit %d is %g, PyTorch's %g", names[i], k, (double)logits[k], (double)theirs[k]);
     }
