@@ -563,16 +563,15 @@ static double local_step(const step_cost *c, const network *net, int batch, int 
 //
 // **What it lacks.** Each of these makes real runs slower than the forecast:
 //
-// - *Cables are shared.* On 3 ranks, doubling first takes in the third rank's vector, and the second
-//   one's sets out at the same time over the same cable. The model counts them as if they came one
-//   by one, each at full speed, and is then too fast, by a tenth to a sixth on the slow networks of
-//   `make forecast-check`.
+// - *Cables are shared.* On 3 ranks, doubling first takes in the third rank's vector, and the
+//   second one's sets out at the same time over the same cable. The model counts them as if they
+//   came one by one, each at full speed, and is then too fast, by a tenth to a sixth at 10 Mbit/s.
 // - *Messages are no straight line.* A network may let the first kilobytes pass at once, and long
 //   messages go by other protocols than short ones. The fit goes through the sizes that are sent.
 // - *Waiting is work.* A rank that waits for the network asks again and again whether something has
 //   come. Where ranks share cores, as in the check, that takes time from those that compute.
-// - *The slowest rank.* All wait for it, and of 1024 ranks one is always late. The model's ranks all
-//   take the median.
+// - *The slowest rank.* All wait for it, and of 1024 ranks one is always late. The model's ranks
+//   all take the median.
 // - *Memory and switches.* Cores of one host share its memory, hosts behind one switch the way to
 //   the next. The model's ranks have all they need for themselves.
 // - *Learning.* A batch of 128 for each of 1024 ranks is one of 131072, with which the net learns
