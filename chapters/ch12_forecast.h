@@ -63,14 +63,15 @@ static dt_err stretch_final(void *user, size_t offset, size_t count) {
 enum { TIMED_STEPS = 40, SHARES = 4 };
 
 // Medians of the four parts' seconds, for a share of so many lane groups.
-static dt_err time_share(dt_net *net, dt_optimizer *opt, const dt_dataset *data, int groups,
-                         int batch, double seconds[PARTS]) {
+static dt_err time_share(dt_comm *comm, dt_net *net, dt_optimizer *opt, const dt_dataset *data,
+                         int groups, int batch, double seconds[PARTS]) {
     static double t[PARTS][TIMED_STEPS];
     const uint32_t count = (uint32_t)(groups * DT_LANES < batch ? groups * DT_LANES : batch);
     uint32_t *index = memory(count * sizeof *index);
     dt_err error = DT_OK;
     for (int k = -4; k < TIMED_STEPS && error == DT_OK; ++k) { // the first are not counted
         const int at = k < 0 ? 0 : k;
+        dt_comm_progress(comm, (uint64_t)(groups * TIMED_STEPS + at), "measuring a step");
         for (uint32_t i = 0; i < count; ++i)
             index[i] = dt_philox(12, DT_RNG_TEST, (uint32_t)at, 0, i).v[0] % data->count;
         const dt_batch b = batch_of(data, index, 0, count);
@@ -122,14 +123,14 @@ static dt_err time_stretches(dt_net *net, const dt_dataset *data, int batch, ste
 }
 
 // All of it: shares of one group up to the whole batch, or as many as there is time for.
-static dt_err measure_step(dt_net *net, dt_optimizer *opt, const dt_dataset *data,
+static dt_err measure_step(dt_comm *comm, dt_net *net, dt_optimizer *opt, const dt_dataset *data,
                            const forecast_desc *d, step_cost *c) {
     const int most = (d->batch + DT_LANES - 1) / DT_LANES;
     double groups[SHARES], seconds[PARTS][SHARES], t[PARTS];
     int n = 0;
     *c = (step_cost){ .stretches = 0 };
     for (int g = most, k = 0; g > 0 && k < SHARES; g /= 2, ++k) {
-        DT_TRY(time_share(net, opt, data, g, d->batch, t));
+        DT_TRY(time_share(comm, net, opt, data, g, d->batch, t));
         groups[n] = g;
         for (int i = 0; i < PARTS; ++i) seconds[i][n] = t[i];
         ++n;
@@ -550,7 +551,7 @@ typedef struct forecast_job {
 static dt_err measure_forecast(dt_comm *comm, dt_net *net, dt_optimizer *opt,
                                const dt_dataset *data, forecast *f) {
     dt_err error = DT_OK;
-    if (dt_comm_rank(comm) == 0) error = measure_step(net, opt, data, &f->d, &f->cost);
+    if (dt_comm_rank(comm) == 0) error = measure_step(comm, net, opt, data, &f->d, &f->cost);
     DT_TRY(error);
     DT_TRY(dt_broadcast(comm, &f->cost, sizeof f->cost, 0));
     DT_TRY(measure_network(comm, f->cost.gradient, &f->net[0]));
@@ -571,12 +572,13 @@ static dt_err forecast_net(dt_comm *comm, dt_net *net, const forecast_job *j) {
     snprintf(f->data, sizeof f->data, "%s ", j->data->name);
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = 0.01f, .momentum = 0.5f });
     dt_err error = opt ? measure_forecast(comm, net, opt, j->data, f) : DT_EARG;
-    if (error == DT_OK && dt_comm_rank(comm) == 0 && !f->d.quiet) {
-        print_forecasts(f);
+    const bool shows = dt_comm_rank(comm) == 0 && !f->d.quiet;
+    if (error == DT_OK && shows) print_forecasts(f);
+    if (error == DT_OK) error = check_forecast(comm, f, net, j->data);
+    if (error == DT_OK && shows) {
         draw_strong(comm, f, f->d.png);
         draw_weak(comm, f, f->d.png);
     }
-    if (error == DT_OK) error = check_forecast(comm, f, net, j->data);
     dt_optimizer_free(opt);
     if (f != &shared) free(f);
     return error;
