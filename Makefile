@@ -174,9 +174,14 @@ figures: $(CHAPTERS) build/bench build/speedrun
 	./ch04 --runs 15 --figures figures
 	sh chapters/ch04_accuracy.sh 10 figures/ch04_accuracy.csv
 	for ch in 03 06; do taskset -c 0 ./ch$$ch --figures figures || exit 1; done
-	$(MPIEXEC) -n 2 ./ch07 --png figures/ch07_allreduce.png
+	$(MPIEXEC) -n 2 ./ch07 --png figures/ch07
 	$(MPIEXEC) -n 2 ./ch08 --png figures/ch08_sync.png
+	(echo '"ranks","test accuracy"'; for p in 1 2 3 4 5; do \
+	    ./ch08 --bug lost-sum --no-check --ranks $$p | sed -n "s/^lost-sum .* accuracy is \(.*\) %/$$p,\1/p"; \
+	done) >figures/ch08_lost_sum.csv
 	./ch09 --epochs 2 --png figures/ch09
+	./ch09 --epochs 2 --lr 0.07 --average-every 16 --png out/ch09_rate
+	cp out/ch09_rate_accuracy.csv figures/ch09_rate.csv
 	./ch10 --images 60000 --png figures/ch10
 	./ch11 --data fashion --png figures/ch11
 	$(MPIEXEC) -n 2 ./ch12 --forecast --png figures/ch12_forecast

@@ -17752,6 +17752,7 @@ typedef struct dti_chart_axis {
     double step;            /* between automatic linear ticks, which share their decimals; else 0 */
     double seen[DTI_SEEN];  /* the distinct values, while few; sorted */
     int distinct;           /* DTI_SEEN + 1: too many, or not whole numbers */
+    bool fractions;         /* whether one of the values was not whole */
 } dti_chart_axis;
 
 typedef struct dti_box { float corner[4][2]; } dti_box;
@@ -18186,8 +18187,8 @@ static void dti_put_paragraph(dt_chart *c, const dti_paragraph *p, float x, floa
        values 0.8166 ... 1.273    a seventh of that is 0.0652, the next round step 0.1    axis 0.8 ... 1.3
 
    Few whole numbers on the x axis, such as 1, 2, 3, 4, 5 ranks, are themselves the ticks, as nothing was
-   measured between. Powers of ten take a decade a tick, or 1, 2 and 5 of each while there are few; powers of
-   two likewise. */
+   measured between. Of more whole numbers, such as 20 steps, every fifth is a tick and not every two and a
+   half. Powers of ten take a decade a tick, or 1, 2 and 5 of each while there are few; powers of two likewise. */
 
 static double dti_axis_unit(const dti_chart_axis *a, double v) {
     return a->scale == DT_LINEAR ? v : log10(v);
@@ -18215,6 +18216,7 @@ static void dti_axis_take(dti_chart_axis *a, double v) {
     if (!dti_axis_has(a, v)) return;
     a->lo = fmin(a->lo, v);
     a->hi = fmax(a->hi, v);
+    a->fractions = a->fractions || floor(v) < v;
     int at = 0;
     while (at < a->distinct && at < DTI_SEEN && a->seen[at] < v) ++at;
     if (a->distinct > DTI_SEEN || (at < a->distinct && a->seen[at] <= v)) return;
@@ -18289,6 +18291,7 @@ static void dti_axis_ticks(dti_chart_axis *a, const double *given, size_t n) {
     if (a->ticks > 1) return;
     a->ticks = 0;
     a->step = step > 0 ? step : dti_round_step((a->hi - a->lo) / 8.5);
+    if (!a->fractions && a->step > 2 && a->step < 3) a->step = 5; /* 2.5, and there is no half a step */
     const double first = ceil(a->lo / a->step - 1e-9), end = a->hi + 1e-9 * a->step;
     for (int k = 0; k < DTI_TICKS && (first + k) * a->step <= end; ++k)
         dti_axis_tick(a, (first + k) * a->step);

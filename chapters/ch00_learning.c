@@ -377,6 +377,7 @@ int main(int argc, char **argv) {
 // - **lane**: one of the numbers that a vector register holds side by side (4.4)
 // - **layer**: one operation of a net, with its parameters (0.2)
 // - **learning rate, lr**: how far a step goes for its gradient (0.5)
+// - **local SGD**: ranks train alone, and average their parameters every H steps (9.2)
 // - **loss**: how wrong the answers are, one number, small is good (0.3)
 // - **model, net**: a function with parameters in it (0.2)
 // - **momentum**: a running sum of gradients that a step follows (6.1)
@@ -388,6 +389,7 @@ int main(int argc, char **argv) {
 // - **overfitting**: learning the training examples' noise (0.8)
 // - **P**: how many ranks there are (0.7); in chapters 3 and 4, rows that come out
 // - **parameter**: a number that is learned (0.2)
+// - **PSGD, parallel SGD**: ranks train alone, and average their parameters once (9.1)
 // - **rank**: a process, or a thread, with its number (0.7). Of a tensor: how many indices it has
 //   (1.1)
 // - **ReLU**: a layer that replaces what is negative by zero (3.2)

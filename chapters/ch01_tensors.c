@@ -300,9 +300,10 @@ static double worst_bin(const double *x, size_t n, int bins) {
 
 static void draw_pictures(const char *folder, const double *x, size_t n, const dt_net *net,
                           uint64_t seed) {
-    char title[160], caption[160];
+    char title[160], caption[160], many[32];
     const double worst = worst_bin(x, n, 50);
-    snprintf(title, sizeof title, "%zu numbers of Philox fill fifty bins to within %.1f %%", n,
+    dt_number_text((double)n, 6, many, sizeof many);
+    snprintf(title, sizeof title, "%s numbers of Philox fill fifty bins to within %.1f %%", many,
              100.0 * worst);
     snprintf(caption, sizeof caption, "Philox4x32-10, seed %llu", (unsigned long long)seed);
     dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title,

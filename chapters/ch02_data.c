@@ -454,7 +454,7 @@ int main(int argc, char **argv) {
 // 1. **Predict.** 60 000 images, batch 128: how many steps has an epoch, how many images its last
 //    step? With 64 ranks, how many ranks have nothing to do in a full step?
 // 2. **Predict.** Sort the images by label before cutting five equal shares. What does rank 0 see?
-//    What would PSGD (chapter 9), which averages five nets trained on such shares, make of it?
+//    Five nets are trained, each on one such share, and averaged: what does the average know?
 // 3. **Implement.** Let `read_idx` accept files compressed by gzip by reading from `popen("gzip -dc
 //    …")`. What happens to the check of the length, and what can take its place?
 // 4. **Implement.** A sampler that balances labels: every global batch of 120 has twelve images of

@@ -1,5 +1,5 @@
 // Chapter 7's surroundings: the sizes and ways that are measured, the least-squares fit, the table,
-// the picture.
+// the pictures.
 #ifndef CH07_REPORT_H
 #define CH07_REPORT_H
 
@@ -9,19 +9,14 @@
 // ---- What is measured, and what comes out.
 
 enum { SIZES = 12, WAYS = 7, MODELLED = 5, ROUNDS = 7, CURVE = 61 };
-typedef struct timing { double median, least, most; } timing;
-
-static timing summary(double *seconds, int n) {
-    sort_numbers(seconds, (size_t)n);
-    return (timing){ seconds[n / 2], seconds[0], seconds[n - 1] };
-}
 
 typedef struct results {
     int p, sizes, ways;                            // ways: without shared memory on several hosts
     double bytes[SIZES], u[3];                     // u: start-up, a byte sent, a byte added
-    timing t[WAYS][SIZES];
+    trials t[WAYS][SIZES];
     double model[WAYS][SIZES], curve[WAYS][CURVE]; // the fitted model's, at the sizes and between
 } results;
+
 static const dt_algorithm ways[WAYS] = { DT_NAIVE,   DT_TREE, DT_RING,  DT_DOUBLING,
                                          DT_HALVING, DT_MPI,  DT_SHARED };
 
@@ -37,7 +32,7 @@ static const char *size_text(double bytes, char text[16]) {
 typedef struct written_out {
     void (*add)(float *y, const float *x, size_t n);                                      // 7.3
     // 7.4
-    dt_err (*time)(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, timing *t);
+    dt_err (*time)(dt_comm *comm, dt_algorithm way, float *x, size_t n, int rounds, trials *t);
     void (*cost)(dt_algorithm way, int p, double n, double c[3]);                         // 7.5
 } written_out;
 
@@ -85,14 +80,14 @@ static dt_err measure(dt_comm *comm, const written_out *hand, bool quick, result
             seconds[i] = (dt_now() - start) / (double)(65536 / n + 1);
         }
         if (n >= 1024)
-            rows[count++] = (fit_row){ { 0.0, 0.0, r->bytes[k] }, summary(seconds, ROUNDS).median };
+            rows[count++] = (fit_row){ { 0.0, 0.0, r->bytes[k] }, trials_of(seconds, ROUNDS).median };
     }
     if (error == DT_OK) fit(rows, count, r->u), apply_model(hand, r);
     free(x), free(y);
     return error;
 }
 
-// ---- The table and the picture.
+// ---- The table and the pictures.
 
 static void print_table(const results *r) {
     double off[MODELLED * SIZES];
@@ -109,48 +104,83 @@ static void print_table(const results *r) {
     }
     printf("\n\nstart-up %.2f us a message, %.3f ns a byte sent, %.3f ns a byte added; half of the "
            "points within a factor %.2f\n",
-           r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9, summary(off, MODELLED * r->sizes).median);
+           r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9,
+           trials_of(off, (size_t)(MODELLED * r->sizes)).median);
 }
 
-static void draw(dt_comm *comm, const results *r, const char *title, const char *png) {
-    char subtitle[1200];
-    double x[CURVE], median[SIZES], least[SIZES], most[SIZES];
-    snprintf(subtitle, sizeof subtitle,
-             "Float sums on %d ranks, %d core%s. Points: median of %d, with the least and the "
-             "most. Dashed: the "
-             "fitted model, %.2f us a message + %.3f ns a byte sent + %.3f ns a byte added.%s",
-             r->p, dt_cores(), dt_cores() == 1 ? "" : "s", ROUNDS, r->u[0] * 1e6, r->u[1] * 1e9,
-             r->u[2] * 1e9, r->p > dt_cores() ? " More ranks than cores: they take turns." : "");
-    dt_chart *c = dt_chart_new(&(dt_chart_desc){ .title = title,
-                                                 .subtitle = subtitle,
-                                                 .caption = "No data set: vectors of zeros. ",
-                                                 .machine = true,
-                                                 .x_label = "vector (bytes)",
-                                                 .y_label = "time of one all-reduce",
-                                                 .x_scale = DT_LOG2,
-                                                 .y_scale = DT_LOG10,
-                                                 .x_format = DT_TICKS_BYTES,
-                                                 .y_format = DT_TICKS_SECONDS });
+// A picture's frame; about: what is measured.
+static dt_chart *time_chart(const char *title, const char *about, const results *r) {
+    char subtitle[400];
+    snprintf(subtitle, sizeof subtitle, "Float sums on %d ranks, %d core%s. %s%s", r->p, dt_cores(),
+             dt_cores() == 1 ? "" : "s", about,
+             r->p > dt_cores() ? " More ranks than cores: they take turns." : "");
+    return dt_chart_new(&(dt_chart_desc){ .title = title,
+                                          .subtitle = subtitle,
+                                          .caption = "No data set: vectors of zeros. ",
+                                          .machine = true,
+                                          .x_label = "vector (bytes)",
+                                          .y_label = "time of one all-reduce",
+                                          .x_scale = DT_LOG2,
+                                          .y_scale = DT_LOG10,
+                                          .x_format = DT_TICKS_BYTES,
+                                          .y_format = DT_TICKS_SECONDS });
+}
+
+// One way's times; whether as points alone, or as a line with the least and the most.
+static void draw_way(dt_chart *c, const results *r, int w, const char *label, bool points) {
+    double median[SIZES], least[SIZES], most[SIZES];
+    for (int k = 0; k < r->sizes; ++k)
+        median[k] = r->t[w][k].median, least[k] = r->t[w][k].least, most[k] = r->t[w][k].most;
+    dt_chart_line(c, &(dt_series){ .label = label,
+                                   .n = (size_t)r->sizes,
+                                   .x = r->bytes,
+                                   .y = median,
+                                   .y_min = points ? NULL : least,
+                                   .y_max = points ? NULL : most,
+                                   .style = points ? DT_LINE_POINTS : DT_LINE_AUTO,
+                                   .colour = w + 1 });
+}
+
+// Whether the model knows no difference between two ways (on two ranks it often does not).
+static bool alike(const results *r, int v, int w) {
+    return memcmp(r->model[v], r->model[w], (size_t)r->sizes * sizeof r->model[v][0]) == 0;
+}
+
+// The ways made of messages, as points on the model's lines; of ways that send the same, the first.
+static void draw_messages(dt_comm *comm, const results *r, const char *title, const char *name) {
+    char about[240];
+    double x[CURVE];
+    snprintf(about, sizeof about,
+             "Points: median of %d. Dashed: the fitted model, %.2f us a message + %.3f ns a byte "
+             "sent + %.3f ns a byte added.",
+             ROUNDS, r->u[0] * 1e6, r->u[1] * 1e9, r->u[2] * 1e9);
+    dt_chart *c = time_chart(title, about, r);
     for (int i = 0; i < CURVE; ++i) x[i] = curve_bytes(r, i);
-    for (int w = 0; w < r->ways; ++w) {
-        for (int k = 0; k < r->sizes; ++k)
-            median[k] = r->t[w][k].median, least[k] = r->t[w][k].least, most[k] = r->t[w][k].most;
-        dt_chart_line(c, &(dt_series){ .label = dt_algorithm_name(ways[w]),
-                                       .n = (size_t)r->sizes,
-                                       .x = r->bytes,
-                                       .y = median,
-                                       .y_min = least,
-                                       .y_max = most,
-                                       .style = w < MODELLED ? DT_LINE_POINTS : DT_LINE_AUTO,
-                                       .colour = w + 1 });
-        if (w < MODELLED)
-            dt_chart_line(c, &(dt_series){ .n = CURVE,
-                                           .x = x,
-                                           .y = r->curve[w],
-                                           .style = DT_LINE_DASHED,
-                                           .colour = w + 1 });
+    for (int w = 0; w < MODELLED; ++w) {
+        char label[40] = "";
+        bool first = true;
+        for (int v = 0; v < MODELLED; ++v) {
+            if (!alike(r, v, w)) continue;
+            first = first && v >= w;
+            say(label, sizeof label, "%s%s", *label ? ", " : "", dt_algorithm_name(ways[v]));
+        }
+        if (!first) continue;
+        draw_way(c, r, w, label, true);
+        dt_chart_line(c, &(dt_series){ .n = CURVE, .x = x, .y = r->curve[w],
+                                       .style = DT_LINE_DASHED, .colour = w + 1 });
     }
-    save_picture(comm, c, "drawn in ", "%s", png);
+    save_picture(comm, c, "drawn in ", "%s_messages.png", name);
+}
+
+// The best of those for long vectors, beside MPI's own and the one through shared memory.
+static void draw_shared(dt_comm *comm, const results *r, int best, const char *title,
+                        const char *name) {
+    char about[80];
+    snprintf(about, sizeof about, "Median of %d, with the least and the most.", ROUNDS);
+    dt_chart *c = time_chart(title, about, r);
+    draw_way(c, r, best, dt_algorithm_name(ways[best]), false);
+    for (int w = MODELLED; w < r->ways; ++w) draw_way(c, r, w, dt_algorithm_name(ways[w]), false);
+    save_picture(comm, c, "drawn in ", "%s_shared.png", name);
 }
 
 #endif

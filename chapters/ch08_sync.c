@@ -16,24 +16,19 @@
 //| sum with lr: the bits of the mean with 4 lr
 
 #include "ch08_report.h"
-#include "ranks.h"
-
-typedef struct settings {
-    const char *data, *bug, *png;
-    dt_algorithm algorithm;
-    int epochs, images, batch, ranks;
-    float lr, momentum;
-    uint64_t seed;
-    bool no_check, quick;
-} settings;
 
 // ## 8.1 Five verbs
 //
-// Every rank holds the whole net, and its share of each global batch. A step is: load the share,
-// forward, backward, sum the gradients over the ranks, step. As the loss is the mean over the
-// *global* batch, a rank's gradient is its share of that mean (each sample counts 1/128, whoever
-// holds it), and the shares are summed. All ranks began with the same values and take the same
-// step, so they stay the same without ever sending a weight.
+// Every rank holds the whole net, and of each global batch (2.8) a part, its share. A step is five
+// verbs: *load* the share, *forward*, *backward*, *sum* the gradients over the ranks, *step*. As
+// the loss is the mean over the global batch, each sample counts 1/128, whoever holds it. So a
+// rank's gradient is already its part of that mean, and the parts only need to be summed. All ranks
+// began with the same values and take the same step, so they stay the same without ever sending a
+// weight.
+//
+// In the code, DT_F32 says that the numbers are floats, DT_SUM what is done with them, and DT_AUTO
+// leaves to the header which of chapter 7's ways it takes. The fifth verb, dt_optimizer_step, is
+// the caller's (8.4).
 
 // [region: verbs]
 static dt_err sum_as_floats(dt_net *net, dt_comm *comm, const dt_batch *share) {
@@ -50,15 +45,19 @@ static dt_err sum_as_floats(dt_net *net, dt_comm *comm, const dt_batch *share) {
 // another P other sums are made first. Differences of 1e-8 are harmless until somebody must find
 // out whether a wrong accuracy is a bug or "just rounding".
 //
-// Integers have no such trouble. So: let the images be computed in groups of 16, the same groups at
-// every P; round each group's gradient to a multiple of 2^-40; add those as 64-bit integers, within
-// a rank and over ranks. Integer addition has no order, so P cannot matter. Here the groups are
-// taken one at a time, as if each were a batch of its own.
-
+// Integers have no such trouble: their sum is the same in any order. So the gradients are added as
+// integers. The images are computed in groups of 16, the same groups at every P. Each group's
+// gradient is rounded to whole multiples of a small unit, 2^-40. Those whole numbers are added as
+// 64-bit integers, first within a rank and then over ranks, and the sum times the unit is the
+// gradient. Here the groups are taken one at a time, as if each were a batch of its own.
+//
 // *Why 2^-40?* Of the integer's 64 bits, 40 then stand behind the point and 23 before it, beside
-// the sign: sums up to 8 million fit, which no gradient is, and the unit is 9e-13. A float of 0.01
-// has steps of 9e-10, a thousand units. Only below 2^-17, or 7.6e-6, are a float's steps finer than
-// the unit, so that rounding to it takes digits away from numbers that small.
+// the sign. So sums up to 8 million fit, and no gradient is that large. The unit is 9e-13. Floats
+// near 0.01 lie 9e-10 apart, which is a thousand units. Only below 2^-17, or 7.6e-6, do floats lie
+// closer together than the unit; numbers that small lose digits when they are rounded to it.
+//
+// dt_fixed_add rounds and adds n numbers, and returns how many of them were below the limit that
+// dt_fixed_limit gives for so many summands; all must be, or the sum might not fit.
 
 // [region: exact]
 static dt_err sum_exactly(dt_net *net, dt_comm *comm, const dt_batch *share, int64_t *sum) {
@@ -99,124 +98,87 @@ static dt_err lose_the_sum(dt_net *net, dt_comm *comm, const dt_batch *own) {
         dt_net_gradients(net)[i] /= (float)dt_comm_size(comm);
     return DT_OK;
 }
+
+// The batches of such a rank: its own 1/P of the data (2.5), in an order of its own, 128/P a step.
+static dt_err own_share(const job *j, dt_comm *comm, room *m, dt_batches_desc *share) {
+    const uint32_t p = (uint32_t)dt_comm_size(comm), r = (uint32_t)dt_comm_rank(comm),
+                   batch = (uint32_t)j->s->batch / p;
+    DT_TRY(dt_partition(m->index, m->start, NULL, p, j->train->count, j->s->seed));
+    *share = (dt_batches_desc){ .global_batch = batch > 1 ? batch : 1,
+                                .seed = j->s->seed + r,
+                                .shuffle = true,
+                                .subset = m->index + m->start[r],
+                                .subset_count = m->start[r + 1] - m->start[r] };
+    return DT_OK;
+}
 // [end]
 
 // ## 8.4 The loop
 //
-// One loop for all of these. It runs on whatever ranks it is given: processes or threads. Rank 0
-// scores its net now and then for the picture. dt_check_replicas compares a hash of the parameters
-// over all ranks; if they differ, it finds the tensor.
+// One loop for all of these. It runs on whatever ranks it is given: processes, which mpiexec
+// starts, or threads of one process that dt_run_ranks starts; both have a number and send messages.
+// Rank 0 scores its net now and then for the picture. dt_check_replicas compares a hash of the
+// parameters over all ranks; if two ranks differ, its error names the tensor in which they do. What
+// a rank needs, its *room* (net, optimizer, batches, memory), is set up in ch08_report.h.
 
-typedef enum how { EXACT, FLOAT, SUMMED, LOST } how;
-
-typedef struct job {
-    const settings *s;
-    const dt_dataset *train, *test;
-    how how;
-    int epochs;
-    float lr;
-    bool check, draws;
-    uint64_t hash;                         // from here on: results
-    bool stopped;
-    double seconds, accuracy;
-    int steps;
-    curve reached;
-} job;
-
-static dt_err one_step(const job *j, dt_net *net, dt_optimizer *opt, dt_comm *comm,
-                       const dt_batch *batch, int64_t *sum) {
-    DT_TRY(j->how == LOST    ? lose_the_sum(net, comm, batch)
-           : j->how == FLOAT ? sum_as_floats(net, comm, batch)
-                             : sum_exactly(net, comm, batch, sum));
-    for (size_t i = 0; j->how == SUMMED && i < dt_net_count(net); ++i)
-        dt_net_gradients(net)[i] *= (float)dt_comm_size(comm);
-    dt_optimizer_step(opt);
+static dt_err one_step(const job *j, dt_comm *comm, room *m, const dt_batch *batch) {
+    DT_TRY(j->how == LOST    ? lose_the_sum(m->net, comm, batch)
+           : j->how == FLOAT ? sum_as_floats(m->net, comm, batch)
+                             : sum_exactly(m->net, comm, batch, m->sum));
+    for (size_t i = 0; j->how == SUMMED && i < dt_net_count(m->net); ++i)
+        dt_net_gradients(m->net)[i] *= (float)dt_comm_size(comm);
+    dt_optimizer_step(m->opt);
     return DT_OK;
 }
 
-static void score(job *j, dt_net *net, double seen) {
-    dt_score sum;
-    if (dt_evaluate(net, j->test, NULL, &sum) != DT_OK) return;
-    j->accuracy = dt_score_accuracy(&sum);
-    curve_add(&j->reached, seen, j->accuracy);
-}
-
 // [region: loop]
-static dt_err loop(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
-                   int64_t *sum) {
-    const int every = (int)it->steps * j->epochs / POINTS + 1;
+static dt_err loop(job *j, dt_comm *comm, room *m) {
+    const int every = (int)m->it.steps * j->epochs / POINTS + 1;
     // or each rank begins elsewhere, and the same steps do not help
-    DT_TRY(dt_broadcast_parameters(net, comm));
+    DT_TRY(dt_broadcast_parameters(m->net, comm));
     for (int epoch = 0; epoch < j->epochs && !j->stopped; ++epoch) {
-        dt_batches_begin(it, (uint32_t)epoch);
-        for (dt_batch batch; !j->stopped && dt_batches_next(it, &batch);) {
+        dt_batches_begin(&m->it, (uint32_t)epoch);
+        for (dt_batch batch; !j->stopped && dt_batches_next(&m->it, &batch);) {
             const double start = dt_now();
-            DT_TRY(one_step(j, net, opt, comm, &batch, sum));
+            DT_TRY(one_step(j, comm, m, &batch));
             j->seconds += dt_now() - start;
             ++j->steps;
-            if (j->check && j->steps == 20) DT_TRY(dt_check_replicas(net, comm));
+            if (j->check && j->steps == 20) DT_TRY(dt_check_replicas(m->net, comm));
             if (j->draws && dt_comm_rank(comm) == 0 && j->steps % every == 0)
-                score(j, net, (double)j->steps * j->s->batch);
+                score(j, m->net, (double)j->steps * j->s->batch);
             // Ctrl-C: all ranks leave after the same step
             if (j->steps % 10 == 0) j->stopped = all_stop(comm);
         }
     }
-    if (dt_comm_rank(comm) == 0) score(j, net, (double)j->epochs * j->train->count);
-    j->hash = dt_net_hash(net);
-    return j->check ? dt_check_replicas(net, comm) : DT_OK;
+    if (dt_comm_rank(comm) == 0) score(j, m->net, (double)j->epochs * j->train->count);
+    j->hash = dt_net_hash(m->net);
+    return j->check ? dt_check_replicas(m->net, comm) : DT_OK;
 }
 // [end]
 
 static dt_err train_by_hand(dt_comm *comm, void *arg) {
     // thread ranks share arg: each works on a copy, and rank 0 copies back
     job local = *(job *)arg, *j = &local;
-    DT_TRY(use_algorithm(comm, j->s->algorithm));
-    DT_TRY(dt_barrier(comm));
-    const uint32_t p = (uint32_t)dt_comm_size(comm), batch = (uint32_t)j->s->batch;
-    uint32_t *index = malloc(j->train->count * sizeof *index),
-             *start = malloc((p + 1) * sizeof *start);
-    dt_batches_desc share = { .global_batch = batch,
+    room m = { 0 };
+    dt_batches_desc share = { .global_batch = (uint32_t)j->s->batch,
                               .rank = dt_comm_rank(comm),
                               .size = dt_comm_size(comm),
                               .seed = j->s->seed,
                               .shuffle = true };
-    dt_net *net = mnist_net(j->train->classes);
-    dt_batches it = { .count = 0 };
-    dt_err error = index && start
-                       ? dt_net_build(net, &(dt_build_desc){ .batch = j->s->batch,
-                                                             .seed = j->s->seed,
-                                                             .float_sums = j->how == FLOAT,
-                                                             .unit = DT_FIXED_UNIT })
-                       : DT_ENOMEM;
-    // the report's way: 1/P of the data each, in batches of 128/P
-    if (error == DT_OK && j->how == LOST) {
-        error = dt_partition(index, start, NULL, p, j->train->count, j->s->seed);
-        const uint32_t r = (uint32_t)dt_comm_rank(comm);
-        share = (dt_batches_desc){ .global_batch = batch / p > 1 ? batch / p : 1,
-                                   .seed = j->s->seed + r,
-                                   .shuffle = true,
-                                   .subset = index + start[r],
-                                   .subset_count = start[r + 1] - start[r] };
-    }
-    if (error == DT_OK) error = dt_batches_init(&it, j->train, &share);
-    int64_t *sum = malloc((dt_net_count(net) + 1) * sizeof *sum);
-    dt_optimizer *opt = error == DT_OK
-                            ? dt_sgd(net, &(dt_sgd_desc){ .lr = j->lr, .momentum = j->s->momentum })
-                            : NULL;
-    if (error == DT_OK) error = opt && sum ? loop(j, comm, net, opt, &it, sum) : DT_ENOMEM;
+    dt_err error = room_begin(&m, j, comm);
+    if (error == DT_OK && j->how == LOST) error = own_share(j, comm, &m, &share);
+    if (error == DT_OK) error = dt_batches_init(&m.it, j->train, &share);
+    if (error == DT_OK) error = loop(j, comm, &m);
     if (brings_result(comm)) *(job *)arg = local;
-    dt_optimizer_free(opt);
-    dt_batches_free(&it);
-    dt_net_free(net);
-    free(index), free(start), free(sum);
+    room_end(&m);
     return error;
 }
 
 // ## 8.5 Held against the header
 //
 // dt_train_sync does the same, faster (a rank's groups in one go). The bits must agree, if the unit
-// is the same: left to itself, the header lets each tensor's unit follow the size of its gradient,
-// so that one of 1e-9 keeps its digits too ([S3.2]).
+// is the same, and here it is told to be. Left to itself, the header chooses a unit for each tensor
+// by the size of its gradient, so that a gradient of 1e-9 keeps its digits too ([S3.2]).
 
 static dt_err train_by_header(dt_comm *comm, void *arg) {
     job *j = arg;
@@ -257,8 +219,8 @@ static void on_threads(dt_comm *comm, int ranks, job *j) {
 // started as, with exact and with float sums. A hash of all 9840 parameters tells whether two runs
 // ended in the same place. In the picture (figures/ch08_sync.csv) the four curves lie on each
 // other, and each P has marks at places of its own, so that one sees all four. Below them are two
-// runs that lost the sum (8.3): after one epoch 80.1 % on 2 ranks and 47.8 % on 4, where all four
-// exact ones have 89.1 %.
+// runs that lost the sum (8.3): after one epoch 80.0 % on 2 ranks and 47.8 % on 4, where all four
+// exact ones have 89.2 %.
 //
 // Picture: ch08_sync
 
@@ -303,14 +265,16 @@ static void compare_ranks(dt_comm *comm, job *exact, job *floats) {
 
 // ## 8.7 Uneven shares
 //
-// Let rank k hold m_k of n samples, with the mean gradient g_k of its own samples. The gradient of
-// the whole batch is
+// 8.1 let each sample count 1/128. Many programs do it in another way: each rank takes the mean
+// over its own samples, and the ranks' means are averaged. Let rank k hold m_k of n samples, with
+// the mean gradient g_k of its own samples. The gradient of the whole batch is
 //
 //     (1/n) sum over all samples  =  (1/n) sum_k m_k g_k  =  sum_k (m_k/n) g_k
 //
 // A course project proved exactly this and then coded 1/P for m_k/n. The two agree for equal shares
-// only: a rank with few samples, say the end of an epoch, gets a louder voice for each. Here 128
-// samples are shared out as 16, 32 and 80.
+// only. With 1/P, each sample of a rank that has few of them counts more than others do; that
+// happens at the end of an epoch, when the last batch is short. Here 128 samples are shared out as
+// 16, 32 and 80.
 
 // [region: uneven]
 static double distance(const double *a, const double *b, size_t n) {
@@ -352,8 +316,9 @@ static dt_err uneven(const job *j, double miss[2]) {
 // An article on this subject averages over each rank's own batch, and sums over the R ranks. The
 // mean over a rank's B samples, summed over R ranks, is 1/B times the sum of all R B samples, and
 // so R times their mean; and as SGD multiplies the gradient by the learning rate, summing is the
-// same as averaging with R times the learning rate. Nothing is gained but a setting that silently
-// moves with R. On 4 ranks a factor of 4 is exact in floats, so the claim can be tested bit by bit.
+// same as averaging with R times the learning rate. Nothing is gained but a learning rate that
+// silently grows with R. On 4 ranks the factor is 4, a power of two, and multiplying by it is exact
+// in floats; so the claim can be tested bit by bit.
 
 static void sum_or_mean(dt_comm *comm, const job *like) {
     job mean = *like, sum_quarter = *like, sum = *like, mean_four = *like;
@@ -379,26 +344,8 @@ static void run_the_bug(dt_comm *comm, const settings *s, job j) {
     end_if_asked(comm);
 }
 
-// The picture: the curves of exact sums, and of two runs that lose the sum.
-static void draw_the_bug(dt_comm *comm, const settings *s, const job *first, const job exact[4]) {
-    static job lost[2];
-    curve curves[6];
-    for (int i = 0; i < 2; ++i) {
-        lost[i] = *first, lost[i].how = LOST, lost[i].draws = true;
-        on_threads(comm, 2 + 2 * i, &lost[i]);
-    }
-    if (dt_comm_rank(comm) != 0) return;
-    printf("accuracy %.2f %% at P = 1; with the sum lost %.2f %% at P = 2, %.2f %% at P = 4\n",
-           100 * exact[0].accuracy, 100 * lost[0].accuracy, 100 * lost[1].accuracy);
-    for (int i = 0; i < 6; ++i) curves[i] = i < 4 ? exact[i].reached : lost[i - 4].reached;
-    char settings_text[80];
-    snprintf(settings_text, sizeof settings_text, "global batch %d, SGD, lr %g, momentum %g",
-             s->batch, (double)s->lr, (double)s->momentum);
-    draw_curves(comm, curves, settings_text, first->train, first->test->count, s->png);
-}
-
 static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) {
-    static job exact[5], floats[5];
+    static job exact[5], floats[5], lost[2];
     job by_hand = *first, by_header = *first;
     double miss[2] = { 0.0, 0.0 };
     by_hand.check = true;
@@ -415,38 +362,17 @@ static void run_the_chapter(dt_comm *comm, const settings *s, const job *first) 
                miss[1]);
     must(comm, miss[0] < 1e-5 && miss[1] > 1e-3, "of these only m/n is the batch's gradient");
     sum_or_mean(comm, first);
-    if (s->png) draw_the_bug(comm, s, first, exact);
+    if (!s->png) return;
+    for (int i = 0; i < 2; ++i) { // the picture has two runs that lose the sum as well
+        lost[i] = *first, lost[i].how = LOST, lost[i].draws = true;
+        on_threads(comm, 2 + 2 * i, &lost[i]);
+    }
+    if (dt_comm_rank(comm) == 0) draw_curves(comm, s, exact, lost);
 }
 
 int main(int argc, char **argv) {
-    settings s = {
-        .data = "auto", .ranks = 4, .batch = 128, .lr = 0.01f, .momentum = 0.5f, .seed = 1234
-    };
-    const option_desc options[] = {
-        DATA_OPTION(&s.data),
-        { "images", 'i', &s.images, "N   to train on; default all, --quick 2048" },
-        { "epochs", 'i', &s.epochs, "E   default 1, --bug 10" },
-        { "batch", UP_TO(65536), &s.batch, "B   global batch, default 128" },
-        { "lr", 'f', &s.lr, "X   default 0.01" },
-        { "momentum", 'z', &s.momentum, "M   default 0.5" },
-        SEED_OPTION(&s.seed),
-        ALGORITHM_OPTION(&s.algorithm),
-        { "bug", 's', &s.bug, "lost-sum   throw the sum away, until the replica check notices" },
-        { "no-check", 'b', &s.no_check, "    with --bug: let it go on, and see the accuracy" },
-        { "ranks", UP_TO(64), &s.ranks, "P   threads as ranks: --bug without mpiexec, default 4" },
-        { "png", 's', &s.png, "FILE   the picture, its numbers beside it as CSV; default "
-                              "out/ch08_sync.png, with --quick none" },
-        QUICK_OPTION(&s.quick),
-    };
-    dt_comm *comm = begin_program(argc, argv,
-                                  "Synchronous SGD by hand, on processes and on threads.", options,
-                                  sizeof options);
-    end_cleanly_on_signals();
-    if (s.bug && strcmp(s.bug, "lost-sum") != 0)
-        usage_error(comm, "ch08", "--bug: lost-sum is the only one");
-    if (!s.png && !s.quick) s.png = "out/ch08_sync.png";
-    if (s.png) check_output(comm, "%s", s.png);
-    if (!s.epochs) s.epochs = s.bug ? 10 : 1;
+    settings s;
+    dt_comm *comm = read_settings(argc, argv, &s);
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch08", &train, &test);
     if (!s.images) s.images = s.quick ? 2048 : (int)train.count;

@@ -15,18 +15,7 @@
 //~ once          <num> average       <num> bytes   <num> % (<num> to <num>)    <num> s
 //~ rank <num> before the only average: <num> %; one rank with all the data: <num> %
 
-#include "ch09_interval.h"
 #include "ch09_report.h"
-#include "ranks.h"
-
-typedef struct settings {
-    const char *data, *png;
-    dt_algorithm algorithm;
-    int ranks, images, epochs, batch, every, seeds;
-    float lr, momentum;
-    uint64_t seed;
-    bool quick;
-} settings;
 
 // ## 9.1 Alone, and averaged once
 //
@@ -44,8 +33,8 @@ typedef struct settings {
 // both outputs made of both, and may be a bad net. So all workers start from one broadcast
 // initialisation, and stay near each other.
 //
-// The average itself: as in chapter 8, by exact sums, so that its bits do not depend on an order of
-// adding.
+// This is called **PSGD**, parallel SGD. The average itself is made as in chapter 8, by exact sums,
+// so that its bits do not depend on an order of adding.
 
 // [region: average]
 static dt_err average_by_hand(dt_net *net, dt_comm *comm, int64_t *sum) {
@@ -64,49 +53,35 @@ static dt_err average_by_hand(dt_net *net, dt_comm *comm, int64_t *sum) {
 
 // ## 9.2 Every H steps
 //
-// Between "in every step" and "never" there is a choice. Local SGD averages every H steps; H beyond
-// the last step is PSGD. A rank whose share is a batch shorter than the longest skips that step,
-// but not the average: an all-reduce ends only when every rank has come to it.
+// Between "in every step" and "once, at the end" there is a choice. **Local SGD** averages every H
+// steps; with an H larger than the number of steps it is PSGD. Shares may differ by an image, and
+// then some ranks have one batch less than others. Such a rank has no last step to take, but it
+// must still come to the average: an all-reduce ends only when every rank has come to it.
+//
+// What a rank needs (net, optimizer, its share's batches, memory) is its *room*, which
+// ch09_report.h sets up; `m->longest` is the number of steps of the rank that has the most.
 
-typedef struct job {
-    const settings *s;
-    const dt_dataset *train, *test;
-    uint64_t seed;                  // of initial values, shares, order and dropout
-    uint32_t every;                 // H; 0: once, at the end
-    bool outer;                     // with outer momentum, section 9.3
-    uint64_t hash, bytes;           // from here on: results
-    uint32_t averages, steps;
-    double seconds, accuracy, alone; // alone: rank 0's own net just before the last average
-} job;
-
-// What a rank has beside its net: room for sums, and for what section 9.3 remembers.
-typedef struct room {
-    int64_t *sum;
-    float *common, *buf;
-} room;
-
-static dt_err average(const job *j, dt_comm *comm, dt_net *net, const room *m);
+static dt_err average(const job *j, dt_comm *comm, room *m);
 
 // [region: loop]
-static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
-                        uint32_t longest, const room *m) {
-    DT_TRY(dt_broadcast_parameters(net, comm));
-    memcpy(m->common, dt_net_values(net), dt_net_count(net) * sizeof *m->common);
+static dt_err local_sgd(job *j, dt_comm *comm, room *m) {
+    DT_TRY(dt_broadcast_parameters(m->net, comm));
+    memcpy(m->common, dt_net_values(m->net), dt_net_count(m->net) * sizeof *m->common);
     for (int epoch = 0; epoch < j->s->epochs; ++epoch) {
         if (all_stop(comm)) return DT_OK; // Ctrl-C
-        dt_batches_begin(it, (uint32_t)epoch);
-        for (uint32_t step = 0; step < longest; ++step) {
+        dt_batches_begin(&m->it, (uint32_t)epoch);
+        for (uint32_t step = 0; step < m->longest; ++step) {
             dt_batch batch;
             // a step on this rank's own batch, as if it were alone in the world
-            if (dt_batches_next(it, &batch)) {
-                DT_TRY(dt_net_load(net, &batch));
-                DT_TRY(dt_forward(net));
-                DT_TRY(dt_backward(net));
-                dt_optimizer_step(opt);
+            if (dt_batches_next(&m->it, &batch)) {
+                DT_TRY(dt_net_load(m->net, &batch));
+                DT_TRY(dt_forward(m->net));
+                DT_TRY(dt_backward(m->net));
+                dt_optimizer_step(m->opt);
             }
             ++j->steps;
             if (j->every && j->steps % j->every == 0) {
-                DT_TRY(average(j, comm, net, m));
+                DT_TRY(average(j, comm, m));
                 ++j->averages;
             }
         }
@@ -117,27 +92,28 @@ static dt_err local_sgd(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, d
 
 // ## 9.3 Outer momentum
 //
-// D, the way from the values that all ranks had in common to their new average, is what they have
-// found in H steps each. Take it for a gradient, and the new average is a plain step of SGD with
-// it, at rate 1. Chapter 6 has better steps than that: a momentum adds up what D has in common from
-// one average to the next, and loses what the ranks' noise puts in. SlowMo (Wang, Tantia, Ballas,
-// Rabbat 2020) and DiLoCo (Douillard et al. 2023) do so; DiLoCo's numbers are Nesterov's form, a
-// rate of 0.7 and a momentum of 0.9. It sends nothing, as every rank takes the same step from the
-// same average.
+// After an average all ranks have the same values. H steps later they have a new average. Let D be
+// the old values minus the new ones. If one takes D for a gradient, then going from the old average
+// to the new one is a plain step of SGD, with learning rate 1. Chapter 6 has better steps than
+// that: a momentum adds up what D has in common from one average to the next, and what the ranks'
+// noise puts in cancels. SlowMo (Wang, Tantia, Ballas, Rabbat 2020) and DiLoCo (Douillard et al.
+// 2023) do so. DiLoCo takes Nesterov's form (6.1), with a rate of 0.7 and a momentum of 0.9. This
+// needs no messages of its own, as every rank takes the same step from the same average.
 //
 // Beware of what it is compared with. Where D stays the same, steps come to 0.7 / (1 - 0.9) = 7
 // times the way to the average, so the net also learns with a larger rate. Two epochs of MNIST on 4
-// ranks with H = 16: 95.4 % as it is, 97.8 % with outer momentum; but with --lr 0.07 97.7 % without
-// it, and 97.3 % with it (medians of five seeds). Here, then, it makes up for a rate that was too
-// small. What it is known for, few averages where ranks differ much, this net does not show: from
-// H = 64 on it gains less and less, and with a single average it loses a point (94.2 % against
-// 95.2 %; exercise 9.6.3 says why).
+// ranks with H = 16 give 95.4 % as it is, 97.8 % with outer momentum (medians of five seeds;
+// figures/ch09_accuracy.csv). But with 7 times the learning rate, --lr 0.07, they give 97.7 %
+// without it and 97.3 % with it (figures/ch09_rate.csv). Here, then, it makes up for a rate that
+// was too small. What it is known for, few averages where ranks differ much, this net does not
+// show: from H = 64 on it gains less and less, and with a single average it loses a point (94.2 %
+// against 95.2 %; exercise 9.6.3 says why).
 
 // [region: outer]
-static void outer_by_hand(dt_net *net, const room *m) {
+static void outer_by_hand(room *m) {
     const dt_outer_desc outer = { DT_DILOCO_DEFAULTS };
-    float *w = dt_net_values(net);
-    for (size_t i = 0; i < dt_net_count(net); ++i) {
+    float *w = dt_net_values(m->net);
+    for (size_t i = 0; i < dt_net_count(m->net); ++i) {
         const float way = m->common[i] - w[i]; // D
         m->buf[i] = outer.momentum * m->buf[i] + way;
         w[i] = m->common[i] -= outer.lr * (way + outer.momentum * m->buf[i]);
@@ -145,9 +121,9 @@ static void outer_by_hand(dt_net *net, const room *m) {
 }
 // [end]
 
-static dt_err average(const job *j, dt_comm *comm, dt_net *net, const room *m) {
-    DT_TRY(average_by_hand(net, comm, m->sum));
-    if (j->outer) outer_by_hand(net, m);
+static dt_err average(const job *j, dt_comm *comm, room *m) {
+    DT_TRY(average_by_hand(m->net, comm, m->sum));
+    if (j->outer) outer_by_hand(m);
     return DT_OK;
 }
 
@@ -156,70 +132,37 @@ static dt_err average(const job *j, dt_comm *comm, dt_net *net, const room *m) {
 // net. (A run with one average counts 157520: the broadcast of the initial values is in it, rank
 // 0's part.)
 
-static dt_err run(job *j, dt_comm *comm, dt_net *net, dt_optimizer *opt, dt_batches *it,
-                  uint32_t longest, const room *m) {
+// [region: run]
+static dt_err run(job *j, dt_comm *comm, room *m) {
     dt_score score;
     DT_TRY(dt_barrier(comm));
     const uint64_t bytes = dt_comm_times(comm).bytes;
     const double start = dt_now();
-    DT_TRY(local_sgd(j, comm, net, opt, it, longest, m));
+    DT_TRY(local_sgd(j, comm, m));
     j->seconds = dt_now() - start;
-    DT_TRY(dt_evaluate(net, j->test, NULL, &score)); // every rank its own net
+    DT_TRY(dt_evaluate(m->net, j->test, NULL, &score)); // every rank its own net
     j->alone = dt_score_accuracy(&score);
     // if there were steps since the last one: a momentum alone shall not move the net
     const bool due = !j->outer || !j->every || j->steps % j->every != 0;
-    if (due) DT_TRY(average(j, comm, net, m));
+    if (due) DT_TRY(average(j, comm, m));
     j->averages += due;
     j->bytes = dt_comm_times(comm).bytes - bytes;
     // the same net on every rank: the images are shared out
-    DT_TRY(dt_evaluate(net, j->test, comm, &score));
+    DT_TRY(dt_evaluate(m->net, j->test, comm, &score));
     j->accuracy = dt_score_accuracy(&score);
-    j->hash = dt_net_hash(net);
-    return dt_check_replicas(net, comm);
+    j->hash = dt_net_hash(m->net);
+    return dt_check_replicas(m->net, comm);
 }
+// [end]
 
 static dt_err train_by_hand(dt_comm *comm, void *arg) {
     // thread ranks share arg: each works on a copy, rank 0 copies back
     job local = *(const job *)arg;
-    const uint32_t p = (uint32_t)dt_comm_size(comm), r = (uint32_t)dt_comm_rank(comm),
-                   n = local.train->count;
-    const uint32_t batch = dt_psgd_batch((uint32_t)local.s->batch, (int)p);
-    DT_TRY(use_algorithm(comm, local.s->algorithm));
-    DT_TRY(dt_barrier(comm));
-    uint32_t *index = malloc(n * sizeof *index), *start = malloc((p + 1) * sizeof *start),
-             longest = 0;
-    dt_net *net = mnist_net(local.train->classes);
-    dt_batches it = { .count = 0 };
-    dt_err error = index && start ? dt_net_build(net, &(dt_build_desc){ .batch = local.s->batch,
-                                                                        .seed = local.seed })
-                                  : DT_ENOMEM;
-    if (error == DT_OK) error = dt_partition(index, start, NULL, p, n, local.seed);
-    for (uint32_t k = 0; k < p && error == DT_OK; ++k)
-        if ((start[k + 1] - start[k] + batch - 1) / batch > longest)
-            longest = (start[k + 1] - start[k] + batch - 1) / batch;
-    if (error == DT_OK)
-        error = dt_batches_init(&it, local.train,
-                                &(dt_batches_desc){ .global_batch = batch,
-                                                    .seed = local.seed + r,
-                                                    .shuffle = true,
-                                                    .subset = index + start[r],
-                                                    .subset_count = start[r + 1] - start[r] });
-    const size_t floats = dt_net_count(net) + 1;
-    room m = { malloc(floats * sizeof *m.sum), malloc(floats * sizeof *m.common),
-                 calloc(floats, sizeof *m.buf) };
-    dt_optimizer *opt =
-        error == DT_OK
-            ? dt_sgd(net, &(dt_sgd_desc){ .lr = local.s->lr, .momentum = local.s->momentum })
-            : NULL;
-    if (error == DT_OK)
-        error = opt && m.sum && m.common && m.buf
-                    ? run(&local, comm, net, opt, &it, longest, &m)
-                    : DT_ENOMEM;
+    room m = { 0 };
+    dt_err error = room_begin(&m, &local, comm);
+    if (error == DT_OK) error = run(&local, comm, &m);
     if (brings_result(comm)) *(job *)arg = local;
-    dt_optimizer_free(opt);
-    dt_batches_free(&it);
-    dt_net_free(net);
-    free(index), free(start), free(m.sum), free(m.common), free(m.buf);
+    room_end(&m);
     return error;
 }
 
@@ -324,7 +267,8 @@ static void hold_against_header(dt_comm *comm, int ranks, const job *first) {
 // What the pictures show, for 4 ranks and two epochs (`figures/ch09_*.csv`): without outer momentum
 // the medians of all H lie between 95.2 and 95.4 %, closer than one row's five seeds; rank 0 alone
 // had 94.6 %. So here one average is worth as much as one in every step, for a 470th of the bytes.
-// Do not take that for a law: the net is small, and all shares look alike (2.5).
+// Do not take that for a law: the net is small, all shares look alike (2.5), and two epochs are
+// few. After ten epochs, with five ranks, chapter 12 finds half a point lost.
 //
 // Picture: ch09_accuracy
 //
@@ -368,41 +312,21 @@ static tradeoff sweep(dt_comm *comm, int ranks, const job *first) {
     return t;
 }
 
+static void one_rank_alone(dt_comm *comm, const job *first, tradeoff *t) {
+    for (int k = 0; k < t->seeds; ++k) {
+        job one = *first;
+        one.seed += (uint64_t)k;
+        check(comm, dt_run_ranks(1, train_by_hand, &one));
+        t->one[k] = one.accuracy;
+    }
+    sort_numbers(t->one, (size_t)t->seeds);
+    printf("rank 0 before the only average: %.2f %%; one rank with all the data: %.2f %%\n",
+           100 * t->point[t->count - 1].alone[t->seeds / 2], 100 * t->one[t->seeds / 2]);
+}
+
 int main(int argc, char **argv) {
-    settings s = { .data = "auto",
-                   .ranks = 4,
-                   .batch = 128,
-                   .epochs = 1,
-                   .lr = 0.01f,
-                   .momentum = 0.5f,
-                   .seed = 1234 };
-    const option_desc options[] = {
-        DATA_OPTION(&s.data),
-        { "ranks", UP_TO(64), &s.ranks, "P   threads as ranks, without mpiexec; default 4" },
-        { "images", 'i', &s.images, "N   to train on; default all, --quick 2048" },
-        { "epochs", 'i', &s.epochs, "E   default 1" },
-        { "batch", UP_TO(65536), &s.batch, "B   a step of all ranks together, default 128" },
-        { "average-every", 'h', &s.every,
-          AVERAGE_EVERY_HELP ": that H alone; default all of 1, 4, 16, ..." },
-        ALGORITHM_OPTION(&s.algorithm),
-        { "lr", 'f', &s.lr, "X   default 0.01" },
-        { "momentum", 'z', &s.momentum, "M   default 0.5" },
-        SEED_OPTION(&s.seed),
-        { "seeds", UP_TO(MOST_SEEDS), &s.seeds, "N   runs of each row, with seeds S, S+1, ...; "
-                                                "default 5, with --quick 1" },
-        { "png", 's', &s.png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default "
-                              "out/ch09, with --quick none" },
-        QUICK_OPTION(&s.quick),
-    };
-    dt_comm *comm = begin_program(argc, argv,
-                                  "PSGD and local SGD by hand: accuracy against communication.",
-                                  options, sizeof options);
-    end_cleanly_on_signals();
-    const int ranks = dt_comm_size(comm) > 1 ? dt_comm_size(comm) : s.ranks;
-    if (ranks > 64) usage_error(comm, "ch09", "at most 64 ranks");
-    if (!s.png && !s.quick) s.png = "out/ch09";
-    if (s.png) check_output(comm, "%s_bytes.png", s.png);
-    if (!s.seeds) s.seeds = s.quick ? 1 : 5;
+    settings s;
+    dt_comm *comm = read_settings(argc, argv, &s);
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch09", &train, &test);
     if (!s.images) s.images = s.quick ? 2048 : (int)train.count;
@@ -412,18 +336,10 @@ int main(int argc, char **argv) {
     print_machine(comm, &some, 1);
     job first = { .s = &s, .train = &some, .test = &test, .seed = s.seed }, small = first;
     small.train = &few;
-    hold_against_header(comm, ranks, &small);
-    tradeoff t = sweep(comm, ranks, &first);
+    hold_against_header(comm, s.ranks, &small);
+    tradeoff t = sweep(comm, s.ranks, &first);
     if (dt_comm_rank(comm) == 0) { // the others have done their part
-        for (int k = 0; k < s.seeds; ++k) {
-            job one = first;
-            one.seed = s.seed + (uint64_t)k;
-            check(comm, dt_run_ranks(1, train_by_hand, &one));
-            t.one[k] = one.accuracy;
-        }
-        sort_numbers(t.one, (size_t)s.seeds);
-        printf("rank 0 before the only average: %.2f %%; one rank with all the data: %.2f %%\n",
-               100 * t.point[t.count - 1].alone[s.seeds / 2], 100 * t.one[s.seeds / 2]);
+        one_rank_alone(comm, &first, &t);
         if (s.png) draw_accuracy(comm, &t, s.png), draw_bytes(comm, &t, s.png);
     }
     return end_program(comm, &train, &test);

@@ -1,12 +1,121 @@
-// Chapter 9's report: accuracy and bytes against the steps between two averages.
+// Chapter 9's surroundings: its options, what a training needs and gives; accuracy and bytes
+// against the steps between two averages, as a table and as two pictures.
 #ifndef CH09_REPORT_H
 #define CH09_REPORT_H
 
-#include "chapter.h"
+#include "ch09_interval.h"
+#include "ranks.h"
 
-enum { MOST_POINTS = 17 };
+enum { MOST_POINTS = 17, MOST_SEEDS = 15 };
 
-enum { MOST_SEEDS = 15 };
+// ---- The command line.
+
+typedef struct settings {
+    const char *data, *png;
+    dt_algorithm algorithm;
+    int ranks, images, epochs, batch, every, seeds;
+    float lr, momentum;
+    uint64_t seed;
+    bool quick;
+} settings;
+
+static dt_comm *read_settings(int argc, char **argv, settings *s) {
+    *s = (settings){ .data = "auto", .ranks = 4, .batch = 128, .epochs = 1, .lr = 0.01f,
+                     .momentum = 0.5f, .seed = 1234 };
+    const option_desc options[] = {
+        DATA_OPTION(&s->data),
+        { "ranks", UP_TO(64), &s->ranks, "P   threads as ranks, without mpiexec; default 4" },
+        { "images", 'i', &s->images, "N   to train on; default all, --quick 2048" },
+        { "epochs", 'i', &s->epochs, "E   default 1" },
+        { "batch", UP_TO(65536), &s->batch, "B   a step of all ranks together, default 128" },
+        { "average-every", 'h', &s->every,
+          AVERAGE_EVERY_HELP ": that H alone; default all of 1, 4, 16, ..." },
+        ALGORITHM_OPTION(&s->algorithm),
+        { "lr", 'f', &s->lr, "X   default 0.01" },
+        { "momentum", 'z', &s->momentum, "M   default 0.5" },
+        SEED_OPTION(&s->seed),
+        { "seeds", UP_TO(MOST_SEEDS), &s->seeds, "N   runs of each row, with seeds S, S+1, ...; "
+                                                 "default 5, with --quick 1" },
+        { "png", 's', &s->png, "NAME   NAME_accuracy.png and NAME_bytes.png, with CSVs; default "
+                               "out/ch09, with --quick none" },
+        QUICK_OPTION(&s->quick),
+    };
+    dt_comm *comm = begin_program(argc, argv,
+                                  "PSGD and local SGD by hand: accuracy against communication.",
+                                  options, sizeof options);
+    end_cleanly_on_signals();
+    if (dt_comm_size(comm) > 1) s->ranks = dt_comm_size(comm);
+    if (s->ranks > 64) usage_error(comm, "ch09", "at most 64 ranks");
+    if (!s->png && !s->quick) s->png = "out/ch09";
+    if (s->png) check_output(comm, "%s_bytes.png", s->png);
+    if (!s->seeds) s->seeds = s->quick ? 1 : 5;
+    return comm;
+}
+
+// ---- One training: how, and what came of it. Then what a rank needs for it.
+
+typedef struct job {
+    const settings *s;
+    const dt_dataset *train, *test;
+    uint64_t seed;                  // of initial values, shares, order and dropout
+    uint32_t every;                 // H; 0: once, at the end
+    bool outer;                     // with outer momentum, section 9.3
+    uint64_t hash, bytes;           // from here on: results
+    uint32_t averages, steps;
+    double seconds, accuracy, alone; // alone: rank 0's own net just before the last average
+} job;
+
+typedef struct room {
+    dt_net *net;
+    dt_optimizer *opt;
+    dt_batches it;                  // of this rank's share
+    uint32_t longest;               // steps of an epoch, of the rank with the most
+    int64_t *sum;                   // for averages
+    float *common, *buf;            // for section 9.3: values after the last average, momentum
+    uint32_t *index, *start;        // of the shares
+} room;
+
+// The share of the data and the batches of a rank (2.5, 2.6), an order of its own.
+static dt_err share_begin(room *m, const job *j, dt_comm *comm) {
+    const uint32_t p = (uint32_t)dt_comm_size(comm), r = (uint32_t)dt_comm_rank(comm);
+    const uint32_t batch = dt_psgd_batch((uint32_t)j->s->batch, (int)p);
+    DT_TRY(dt_partition(m->index, m->start, NULL, p, j->train->count, j->seed));
+    for (uint32_t k = 0; k < p; ++k) {
+        const uint32_t steps = (m->start[k + 1] - m->start[k] + batch - 1) / batch;
+        m->longest = steps > m->longest ? steps : m->longest;
+    }
+    return dt_batches_init(&m->it, j->train,
+                           &(dt_batches_desc){ .global_batch = batch,
+                                               .seed = j->seed + r,
+                                               .shuffle = true,
+                                               .subset = m->index + m->start[r],
+                                               .subset_count = m->start[r + 1] - m->start[r] });
+}
+
+static dt_err room_begin(room *m, const job *j, dt_comm *comm) {
+    DT_TRY(use_algorithm(comm, j->s->algorithm));
+    DT_TRY(dt_barrier(comm));
+    m->net = mnist_net(j->train->classes);
+    DT_TRY(dt_net_build(m->net, &(dt_build_desc){ .batch = j->s->batch, .seed = j->seed }));
+    m->opt = dt_sgd(m->net, &(dt_sgd_desc){ .lr = j->s->lr, .momentum = j->s->momentum });
+    const size_t floats = dt_net_count(m->net) + 1;
+    m->sum = malloc(floats * sizeof *m->sum);
+    m->common = malloc(floats * sizeof *m->common);
+    m->buf = calloc(floats, sizeof *m->buf);
+    m->index = malloc(j->train->count * sizeof *m->index);
+    m->start = malloc(((size_t)dt_comm_size(comm) + 1) * sizeof *m->start);
+    if (!m->opt || !m->sum || !m->common || !m->buf || !m->index || !m->start) return DT_ENOMEM;
+    return share_begin(m, j, comm);
+}
+
+static void room_end(room *m) {
+    dt_optimizer_free(m->opt);
+    dt_batches_free(&m->it);
+    dt_net_free(m->net);
+    free(m->index), free(m->start), free(m->sum), free(m->common), free(m->buf);
+}
+
+// ---- The table, a point a row.
 
 typedef struct point {
     uint32_t every, averages; // H, 0 for one average at the end; how many there were

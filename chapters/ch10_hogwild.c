@@ -14,47 +14,14 @@
 //~ <num> <num> s <num>x <num> % staleness <num>   <num> s <num>x <num> %   <num> s <num>x <num> %
 
 #include "ch10_report.h"
-#include "ranks.h"
-
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 
 typedef struct settings {
     const char *data, *png, *optimizer;
-    int images, workers, batch, samples;
+    int images, workers, batch, samples, seeds;
     float lr;
     uint64_t seed;
     bool quick, pin, adam;
 } settings;
-
-// Calls fn for worker 0 to n-1 at once, each on a thread, and returns the seconds until the
-// last one is done. They wait for each other at a start line, or the first would be done before the
-// last begins.
-typedef struct runner { void *(*fn)(void *); void *worker; atomic_int *missing; } runner;
-
-static void *from_start_line(void *arg) {
-    const runner *r = arg;
-    atomic_fetch_sub(r->missing, 1);
-    while (atomic_load(r->missing) > 0) sched_yield();
-    return r->fn(r->worker);
-}
-
-static double at_once(int n, void *(*fn)(void *), void *workers, size_t size) {
-    pthread_t thread[MOST];
-    runner run[MOST];
-    atomic_int missing = n;
-    const double start = dt_now();
-    for (int i = 0; i < n; ++i) {
-        run[i] = (runner){ fn, (char *)workers + (size_t)i * size, &missing };
-        if (pthread_create(&thread[i], NULL, from_start_line, &run[i]) != 0) {
-            fprintf(stderr, "the system gives no more threads\n");
-            exit(1);
-        }
-    }
-    for (int i = 0; i < n; ++i) pthread_join(thread[i], NULL);
-    return dt_now() - start;
-}
 
 // ## 10.1 A lost update
 //
@@ -68,13 +35,16 @@ static double at_once(int n, void *(*fn)(void *), void *workers, size_t size) {
 //     thread A   load 7            store 8
 //     thread B          load 7              store 8     two additions, and the number is 8, not 9
 //
-// In C a plain `x += 1` from two threads is a data race, and the program means nothing at all. A
-// *relaxed atomic* load or store is always whole, and means what it says; load, add, store with it
-// may lose an update, but nothing worse. A fetch-and-add is one operation and loses nothing, but
-// costs several times as much (and does not exist for floats).
+// In C a plain `x += 1` from two threads is a *data race*, and the standard then promises nothing
+// about the whole program. C11's *atomic* loads and stores are allowed from several threads: each
+// of them is whole, so that nobody reads half of an old and half of a new number. *Relaxed* ones
+// promise no more than that, and cost no more than plain ones. Load, add, store with them may lose
+// an update, but nothing worse. A fetch-and-add is one operation and loses nothing, but costs
+// several times as much (and C11 has none for floats).
 //
-// The loss depends on how many numbers there are to meet at: threads add to random places of a
-// vector of d numbers.
+// How many updates are lost depends on how often two threads meet at the same number. So below,
+// two threads add to random places of a vector of d numbers, and d grows. at_once, in
+// ch10_report.h, starts so many threads at the same moment and waits until all are done.
 
 // [region: lost]
 enum { ADDITIONS = 10000000 };
@@ -119,11 +89,11 @@ static void show_lost(void) {
 
 // ## 10.2 Where the theory holds: sparse updates
 //
-// Recht, Ré, Wright and Niu (2011) proved that SGD stands this if each update touches few numbers,
-// so that two rarely meet. A problem of that kind: is a mail spam, judged by its words? Of very
-// many words, the *features*, each mail, a *sample*, has few. Here there are 4194304 features, of
-// which each sample has 16, with values x_f of 1 or -1, and the label y is 1 or 0. The model is
-// *logistic regression*, one weight a feature:
+// Recht, Ré, Wright and Niu (2011) proved that SGD still gets where it should if each update
+// touches few numbers, so that two rarely meet. A problem of that kind: is a mail spam, judged by
+// its words? There are very many words, the *features*, and each mail, a *sample*, has few of them.
+// Here there are 4194304 features, of which each sample has 16, with values x_f of 1 or -1, and
+// the label y is 1 or 0. The model is *logistic regression*, one weight for each feature:
 //
 //     z = sum of w_f x_f over the sample's features
 //     p = 1 / (1 + exp(-z))
@@ -131,35 +101,20 @@ static void show_lost(void) {
 //
 // p is the probability of 1: softmax (3.2) of the two numbers z and 0. The loss is -log p where y
 // is 1 and -log(1 - p) where it is 0, and its slope by z is p - y, as in 5.4. So the last line is a
-// step of SGD, for each of the sample's weights, and touches 16 weights of four million. The labels
-// come from hidden weights. Two samples share a feature with a chance of about 16 * 16 / 4194304 =
-// 0.006 %.
+// step of SGD, for each of the sample's weights, and touches 16 weights of four million. (The
+// labels are made with weights that the training does not see.) Two samples share a feature with a
+// chance of about 16 * 16 / 4194304 = 0.006 %.
 //
-// Few collisions are not enough for speed. With 65536 features they are as rare as 0.4 %, and yet
-// two workers take longer than one: a core does not fetch a number but a line of 16, and a line
-// that the other core has just written must come from its cache, which takes a hundred times as
-// long as one's own. 65536 weights are 4096 lines, and both cores keep writing them all. Only a
-// vector much larger than the caches, where one worker waits for memory as well, leaves each core
-// lines of its own.
-
-enum { FEATURES = 1 << 22, FILLED = 16, EPOCHS = 5 };
-typedef struct sample { int32_t f[FILLED]; int8_t x[FILLED]; int8_t y; } sample;
-
-static void make_samples(sample *s, int count, uint64_t seed) {
-    for (int i = 0; i < count; ++i) {
-        float z = 0.0f;
-        for (int k = 0; k < FILLED; ++k) {
-            const dt_philox_block r =
-                dt_philox(seed, DT_RNG_SYNTHETIC, 10, (uint32_t)i, (uint32_t)k);
-            s[i].f[k] = (int32_t)(r.v[0] % FEATURES), s[i].x[k] = r.v[1] & 1 ? 1 : -1;
-            // a hidden weight
-            z += (float)s[i].x[k] *
-                 (dt_uniform(dt_philox(seed, DT_RNG_SYNTHETIC, 11, (uint32_t)s[i].f[k], 0).v[0]) -
-                  0.5f);
-        }
-        s[i].y = z > 0.0f;
-    }
-}
+// Few collisions are not enough for speed. With 65536 weights two samples meet in 0.4 % of the
+// cases only, and yet two workers on two cores are just 1.27 times as fast as one
+// (figures/ch10_features.csv). A core does not fetch a number but a line of 16 (4.1), and a line
+// that the other core has just written must come from that core's cache, which takes much longer
+// than from one's own. 65536 weights are 4096 lines, and both cores keep writing them all. With 256
+// lines, 4096 weights, two workers take eight times as long as one. With 4194304 weights a line is
+// seldom in the other core's cache, and two are 4.80 times as fast. That is more than two cores can
+// compute: there one worker alone waits for memory most of the time.
+//
+// Picture: ch10_features
 
 // [region: sparse]
 typedef struct sparse {
@@ -190,33 +145,28 @@ static void *sparse_worker(void *arg) {
 }
 // [end]
 
-typedef struct sparse_run { double seconds, loss; uint64_t hash; } sparse_run;
-
-static sparse_run train_sparse(const sample *s, int count, int workers, bool locked) {
+// Seconds of 5 epochs on that many workers, several times from weights of zero; the loss after the
+// last.
+static sparse_runs train_sparse(const sample *s, int count, int features, int workers,
+                                bool locked) {
     static _Atomic float w[FEATURES];
-    static float plain[FEATURES];
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     sparse t[MOST];
-    sparse_run best = { INFINITY, 0.0, 0 };
-    // the best time of three: others use this machine as well
-    for (int again = 0; again < 3; ++again) {
-        for (int f = 0; f < FEATURES; ++f) atomic_store_explicit(&w[f], 0.0f, memory_order_relaxed);
-        for (int i = 0; i < workers; ++i)
-            t[i] = (sparse){ s, w, locked ? &lock : NULL, (int)((int64_t)count * i / workers),
-                             (int)((int64_t)count * (i + 1) / workers) };
-        double seconds = 0.0;
-        for (int epoch = 0; epoch < EPOCHS && !stop_asked; ++epoch)
-            seconds += at_once(workers, sparse_worker, t, sizeof *t);
-        best.seconds = fmin(best.seconds, seconds);
+    double seconds[TIMES] = { 0.0 };
+    for (int i = 0; i < workers; ++i)
+        t[i] = (sparse){ s, w, locked ? &lock : NULL, (int)((int64_t)count * i / workers),
+                         (int)((int64_t)count * (i + 1) / workers) };
+    for (int again = 0; again < TIMES && !stop_asked; ++again) {
+        for (int f = 0; f < features; ++f) atomic_store_explicit(&w[f], 0.0f, memory_order_relaxed);
+        for (int epoch = 0; epoch < EPOCHS; ++epoch)
+            seconds[again] += at_once(workers, sparse_worker, t, sizeof *t);
     }
-    for (int f = 0; f < FEATURES; ++f) plain[f] = weight(t, f);
-    for (int i = 0; i < count; ++i) {
-        double z = 0.0;
-        for (int k = 0; k < FILLED; ++k) z += (double)(plain[s[i].f[k]] * (float)s[i].x[k]);
-        best.loss += log1p(exp(s[i].y ? -z : z)) / count;
-    }
-    best.hash = dt_hash(plain, sizeof plain, 0);
-    return best;
+    sparse_runs runs = { trials_of(seconds, TIMES), 0.0, 0 };
+    static float plain[FEATURES];
+    for (int f = 0; f < features; ++f) plain[f] = weight(t, f);
+    runs.loss = sparse_loss(s, count, plain);
+    runs.hash = dt_hash(plain, (size_t)features * sizeof *plain, 0);
+    return runs;
 }
 
 // ## 10.3 Where it does not: a dense net, by hand
@@ -224,8 +174,9 @@ static sparse_run train_sparse(const sample *s, int count, int workers, bool loc
 // In a convolutional net every step touches every one of 9840 numbers, so any two steps that
 // overlap in time collide nearly everywhere. Hogwild still runs: each worker copies the shared
 // vector, computes a gradient in its own net, lets its own Adam turn it into a change, and adds the
-// change number by number. What others did between the copy and the addition is the step's
-// *staleness*.
+// change number by number. Between its copy and its addition other workers may have added theirs,
+// and then its gradient belongs to values that are no longer there. How many such steps there were
+// is the step's **staleness**.
 
 // [region: net]
 typedef struct shared { _Atomic float *w; atomic_uint steps; } shared;
@@ -308,21 +259,24 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 
 // ## 10.4 Speed, accuracy and staleness
 //
-// One row a number of workers: the header's Hogwild on the net [S11.5], with Adam and batches of
-// 32, one epoch in which each worker sees 1/N of the data. The test is scored with dropout off.
-// Beside it the same with a lock around copy and addition, so that no addition is lost and no copy
-// is torn; and with nothing shared but one average at the end of the epoch.
+// The table has a row for each number of workers N: the header's Hogwild on the net [S11.5], with
+// Adam and batches of 32, one epoch in which each worker sees 1/N of the data. The test is scored
+// with dropout off. Beside it are two other ways to share. With a lock around copy and addition, no
+// addition is lost and no copy is half old and half new. And with nothing shared at all, the
+// workers' nets are averaged once, at the end of the epoch. Each is run from several seeds, and the
+// table has the medians.
 //
 // What the pictures show (60 000 images, 2 cores; `figures/ch10_*.csv`):
 //
-// - speed: two workers on two cores train the net 1.9 times as fast as one, with the lock as well.
-//   A step of this net computes long and adds shortly, so the lock is mostly free. The sparse
-//   problem does little else than add: there the lock makes two workers slower than one, 0.40
-//   times, and without it they are 1.74 times as fast.
-// - accuracy: 97.1 to 97.6 % without a lock for 1 to 5 workers, 96.8 to 97.4 % with it. These are
-//   single runs, and the five runs of chapter 12's table lie up to 0.8 points apart; so nothing
-//   here says that lost additions cost accuracy. What does cost: workers that share nothing until
-//   the end. Five of them, each with a fifth of the images, average to 94.2 %.
+// - speed: two workers on two cores train the net 1.88 times as fast as one without a lock, and
+//   1.89 times with it. A step of this net computes long and adds shortly, so the lock is mostly
+//   free. The sparse problem does little else than add. There the lock makes two workers slower
+//   than one, 0.41 times, and without it they are 3.62 times as fast (10.2 says why that can be
+//   more than two). With a third worker on two cores that gain is gone: 1.54 times.
+// - accuracy: the medians are 97.0 to 97.4 % without a lock for 1 to 5 workers, 97.0 to 97.4 % with
+//   it, and one worker's five seeds lie 0.6 points apart. So nothing here says that lost additions
+//   cost accuracy. What does cost: workers that share nothing until the end. Five of them, each
+//   with a fifth of the images, average to 93.7 %.
 // - staleness: with two workers 91 % of the steps are one step late, as the other one takes a step
 //   meanwhile. With more workers than cores a few steps are late by 16 and more. A worker whose
 //   core is given to another in the middle of a step sleeps for some milliseconds; a step takes
@@ -337,36 +291,35 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 enum { BY_HAND = WAYS };
 static const dt_sharing way[WAYS] = { DT_SHARE_FREE, DT_SHARE_LOCKED, DT_SHARE_AVERAGED };
 
+static dt_optimizer *optimizer_of(const settings *s, dt_net *net) {
+    return s->adam ? dt_adam(net, &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f,
+                                                   .eps = 1e-8f })
+                   : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr });
+}
+
+// One epoch from one seed: the k'th run of r.
 static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dataset *test,
-                        int workers, int how, net_run *r) {
+                        int workers, int how, int k, net_runs *r) {
+    const uint64_t seed = s->seed + (uint64_t)k;
     dt_hogwild_result result = { .train = { .seconds = 0.0 } };
     dt_score score;
     double steps = 0.0;
     dt_net *net = mnist_net(train->classes);
-    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed }));
-    dt_optimizer *opt =
-        s->adam
-            ? dt_adam(net,
-                      &(dt_adam_desc){ .lr = s->lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f })
-            : dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr });
-    const dt_train_desc desc = { .data = train,
-                                 .epochs = 1,
-                                 .batch = (uint32_t)s->batch,
-                                 .seed = s->seed,
-                                 .pin = s->pin,
-                                 .on_step = show_progress };
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = seed }));
+    dt_optimizer *opt = optimizer_of(s, net);
+    const dt_train_desc desc = { .data = train, .epochs = 1, .batch = (uint32_t)s->batch,
+                                 .seed = seed, .pin = s->pin, .on_step = show_progress };
     if (!opt) return DT_ENOMEM;
     DT_TRY(how == BY_HAND ? hogwild_by_hand(net, opt, workers, &desc)
                           : dt_train_shared(net, opt, workers, way[how], &desc, &result));
     DT_TRY(dt_evaluate(net, test, NULL, &score));
-    *r = (net_run){ .seconds = result.train.seconds,
-                    .accuracy = dt_score_accuracy(&score),
-                    .hash = dt_net_hash(net) };
-    for (int b = 0; b < DT_STALENESS_BINS; ++b)
-        steps += (double)result.staleness[b], r->stale += b * (double)result.staleness[b];
-    for (int b = 0; b < DT_STALENESS_BINS && steps > 0.0; ++b)
-        r->share[b] = (double)result.staleness[b] / steps;
-    r->stale /= steps > 0.0 ? steps : 1.0;
+    r->seconds[k] = result.train.seconds, r->accuracy[k] = dt_score_accuracy(&score);
+    if (k == 0) r->hash = dt_net_hash(net);
+    for (int b = 0; b < DT_STALENESS_BINS; ++b) steps += (double)result.staleness[b];
+    for (int b = 0; b < DT_STALENESS_BINS && steps > 0.0; ++b) {
+        const double share = (double)result.staleness[b] / steps / s->seeds;
+        r->share[b] += share, r->stale += b * share;
+    }
     dt_optimizer_free(opt);
     dt_net_free(net);
     return DT_OK;
@@ -375,53 +328,67 @@ static dt_err train_net(const settings *s, const dt_dataset *train, const dt_dat
 static void measure_sparse(dt_comm *comm, const settings *s, results *r) {
     sample *samples = malloc((size_t)s->samples * sizeof *samples);
     if (!samples) usage_error(comm, "ch10", "--samples: not so much memory");
-    make_samples(samples, s->samples, s->seed);
-    printf("\nsparse   no lock                      one lock\n");
-    sparse_run first = { 0.0, 0.0, 0 };
-    for (int n = 1; n <= r->n; ++n) {
-        const sparse_run free_run = train_sparse(samples, s->samples, n, false),
-                         locked = train_sparse(samples, s->samples, n, true);
+    printf("\nweights   one worker  two without a lock\n");
+    for (int k = 0; k < SIZES; ++k) {
+        const int features = FEATURES >> 2 * (SIZES - 1 - k);
+        make_samples(samples, s->samples, features, s->seed);
+        const sparse_runs one = train_sparse(samples, s->samples, features, 1, false),
+                          two = train_sparse(samples, s->samples, features, 2, false);
         end_if_asked(comm);
-        if (n == 1) first = free_run;
+        r->features[k] = features, r->pair[k] = speed_of(one.seconds.median, two.seconds);
+        printf("%-9d %8.4f s %8.4f s %5.2fx\n", features, one.seconds.median, two.seconds.median,
+               r->pair[k].median);
+    }
+    printf("\nsparse   no lock                      one lock\n");
+    double one = 0.0; // seconds of one worker without a lock
+    for (int n = 1; n <= r->n; ++n) {
+        const sparse_runs free_runs = train_sparse(samples, s->samples, FEATURES, n, false),
+                          locked = train_sparse(samples, s->samples, FEATURES, n, true);
+        end_if_asked(comm);
+        if (n == 1) one = free_runs.seconds.median;
         if (n == 1)
-            must(comm, free_run.hash == locked.hash,
+            must(comm, free_runs.hash == locked.hash,
                  "one thread, sparse: with and without a lock the same bits");
-        r->workers[n - 1] = n, r->sparse[0][n - 1] = first.seconds / free_run.seconds,
-                       r->sparse[1][n - 1] = first.seconds / locked.seconds;
-        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n, free_run.seconds,
-               r->sparse[0][n - 1], free_run.loss, locked.seconds, r->sparse[1][n - 1],
-               locked.loss);
+        r->workers[n - 1] = n;
+        r->sparse[0][n - 1] = speed_of(one, free_runs.seconds);
+        r->sparse[1][n - 1] = speed_of(one, locked.seconds);
+        printf("%-8d %.4f s %5.2fx loss %.4f   %.4f s %5.2fx loss %.4f\n", n,
+               free_runs.seconds.median, r->sparse[0][n - 1].median, free_runs.loss,
+               locked.seconds.median, r->sparse[1][n - 1].median, locked.loss);
     }
     free(samples);
 }
 
 static void measure_net(dt_comm *comm, const settings *s, const dt_dataset *train,
                         const dt_dataset *test, results *r) {
+    static net_runs by_hand;
+    const size_t seeds = (size_t)s->seeds;
+    double one = 0.0;
     printf("\nnet      no lock                                  one lock                 averaged "
            "at the end\n");
-    net_run by_hand;
     for (int n = 1; n <= r->n; ++n) {
         for (int k = 0; k < WAYS; ++k) {
-            check(comm, train_net(s, train, test, n, k, &r->net[k][n - 1]));
-            end_if_asked(comm);
-            r->speed[k][n - 1] = r->net[0][0].seconds / r->net[k][n - 1].seconds;
+            net_runs *runs = &r->net[k][n - 1];
+            for (int i = 0; i < s->seeds; ++i) {
+                check(comm, train_net(s, train, test, n, k, i, runs));
+                end_if_asked(comm);
+            }
+            const trials seconds = trials_of(runs->seconds, seeds);
+            if (n == 1 && k == 0) one = seconds.median;
+            r->speed[k][n - 1] = speed_of(one, seconds);
+            r->accuracy[k][n - 1] = trials_of(runs->accuracy, seeds);
         }
-        if (n == 1) check(comm, train_net(s, train, test, 1, BY_HAND, &by_hand));
-        if (n == 1)
+        if (n == 1) {
+            check(comm, train_net(s, train, test, 1, BY_HAND, 0, &by_hand));
             must(comm, by_hand.hash == r->net[0][0].hash,
                  "one worker, net: by hand and by dt_train_hogwild the same bits");
-        if (n == 1)
             must(comm, by_hand.hash == r->net[1][0].hash && by_hand.hash == r->net[2][0].hash,
                  "one worker, net: locked and averaged the same bits, too");
-        printf("%-8d %.2f s %5.2fx %6.2f %%  staleness %4.2f", n, r->net[0][n - 1].seconds,
-               r->speed[0][n - 1], 100 * r->net[0][n - 1].accuracy, r->net[0][n - 1].stale);
-        for (int k = 1; k < WAYS; ++k)
-            printf("   %.2f s %5.2fx %6.2f %%", r->net[k][n - 1].seconds, r->speed[k][n - 1],
-                   100 * r->net[k][n - 1].accuracy);
-        printf("\n");
+        }
+        print_net_row(r, n, one);
     }
-    check(comm, train_net(s, train, test, 2, BY_HAND, &by_hand));
-    printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy);
+    check(comm, train_net(s, train, test, 2, BY_HAND, 0, &by_hand));
+    printf("by hand, 2 workers: accuracy %.2f %%\n", 100 * by_hand.accuracy[0]);
 }
 
 int main(int argc, char **argv) {
@@ -438,9 +405,11 @@ int main(int argc, char **argv) {
         { "lr", 'f', &s.lr, "X   of the net, default 0.001 for adam, 0.05 for sgd" },
         { "pin", 'b', &s.pin, "    the net's worker i stays on core i" },
         SEED_OPTION(&s.seed),
+        { "seeds", UP_TO(MOST_SEEDS), &s.seeds,
+          "N   runs of the net for each row, with seeds S, S+1, ...; default 5, with --quick 1" },
         { "png", 's', &s.png,
-          "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, with "
-          "CSVs; default out/ch10, with --quick none" },
+          "NAME   NAME_speedup.png, NAME_accuracy.png, NAME_staleness.png, NAME_features.png, "
+          "with CSVs; default out/ch10, with --quick none" },
         QUICK_OPTION(&s.quick),
     };
     dt_comm *comm =
@@ -457,7 +426,9 @@ int main(int argc, char **argv) {
     if (s.png) check_output(comm, "%s_speedup.png", s.png);
     if (!s.images) s.images = s.quick ? 1024 : 20000;
     if (!s.samples) s.samples = s.quick ? 20000 : 200000;
+    if (!s.seeds) s.seeds = s.quick ? 1 : 5;
     static results r;
+    r.seeds = s.seeds;
     r.n = s.workers ? s.workers : s.quick ? 2 : MOST;
     dt_dataset train, test, some, few;
     load_data(comm, s.data, "ch10", &train, &test);
@@ -473,7 +444,8 @@ int main(int argc, char **argv) {
     snprintf(r.about, sizeof r.about,
              "Net: %s, %u training and %u test images. Sparse: %d synthetic samples. ", some.name,
              some.count, few.count, s.samples);
-    if (s.png) draw_speedup(&r, s.png), draw_accuracy(&r, s.png), draw_staleness(&r, s.png);
+    if (s.png) draw_speedup(&r, s.png), draw_accuracy(&r, s.png);
+    if (s.png) draw_staleness(&r, s.png), draw_features(&r, s.png);
     return end_program(comm, &train, &test);
 }
 

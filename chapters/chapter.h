@@ -110,7 +110,7 @@ CHAPTER_FN void must(dt_comm *comm, bool holds, const char *sentence) {
     exit(1);
 }
 
-// ---- Memory, zeroed, or the program ends. Sorting, for medians; the larger of two numbers.
+// ---- Memory, zeroed, or the program ends. Sorting, medians and ranges; the larger of two numbers.
 
 CHAPTER_FN void *memory(size_t bytes) {
     void *block = calloc(bytes ? bytes : 1, 1);
@@ -125,6 +125,14 @@ CHAPTER_FN int by_value(const void *a, const void *b) {
 }
 
 CHAPTER_FN void sort_numbers(double *x, size_t n) { qsort(x, n, sizeof *x, by_value); }
+
+// What several runs gave; sorts them.
+typedef struct trials { double median, least, most; } trials;
+
+CHAPTER_FN trials trials_of(double *x, size_t n) {
+    sort_numbers(x, n);
+    return (trials){ 0.5 * (x[(n - 1) / 2] + x[n / 2]), x[0], x[n - 1] };
+}
 
 // fmax for loops over an array: gcc 12 for aarch64 at -O3 breaks off with an internal error where
 // fmax itself stands in one.
@@ -323,6 +331,16 @@ CHAPTER_FN void save_picture(dt_comm *comm, dt_chart *chart, const char *say_fir
     check(comm, dt_chart_save(chart, path));
     dt_chart_free(chart);
     printf("%s%s\n", say_first, path);
+}
+
+// What workers can reach at best, in a chart of speedups: a core each, as long as there are cores.
+CHAPTER_FN void draw_ideal(dt_chart *chart, int cores, int most) {
+    const double bend = cores < most ? cores : most;
+    dt_chart_reference(chart, &(dt_reference){ .label = "ideal", .slope = 1.0, .from = 1.0,
+                                               .to = bend });
+    if (most > cores)
+        dt_chart_reference(chart, &(dt_reference){ .label = "all cores busy", .offset = bend,
+                                                   .from = bend, .to = most });
 }
 #endif
 

@@ -1,8 +1,9 @@
 #!/bin/sh
 # The full experiment of chapter 12: every method with every number of workers, then the tables and charts.
 # usage: sh chapters/experiment.sh      (from the project's root, after `make ch12`)
-# Environment: DATA (auto), EPOCHS (10), WORKERS ("1 2 3 4 5"), HOGWILD_RUNS (5), MPIEXEC, OUT (out), the folder for tables and charts
-DATA=${DATA:-auto} EPOCHS=${EPOCHS:-10} WORKERS=${WORKERS:-1 2 3 4 5} HOGWILD_RUNS=${HOGWILD_RUNS:-5}
+# Environment: DATA (auto), EPOCHS (10), WORKERS ("1 2 3 4 5"), RUNS (5: of Hogwild and of PSGD, each with a seed of its own),
+# MPIEXEC, OUT (out), the folder for tables and charts
+DATA=${DATA:-auto} EPOCHS=${EPOCHS:-10} WORKERS=${WORKERS:-1 2 3 4 5} RUNS=${RUNS:-5}
 MPIEXEC=${MPIEXEC:-$(command -v mpiexec.mpich || echo mpiexec)}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -18,9 +19,10 @@ for p in $WORKERS; do
     "$MPIEXEC" -n "$p" ./ch12 --method sync --data "$DATA" --epochs "$EPOCHS" $files || exit 1
     say
 done
+# other seeds: where the result depends on the number of workers, it is a matter of luck as well, so show how much
 for n in $WORKERS; do
     run=0
-    while [ "$run" -lt "$HOGWILD_RUNS" ]; do # other seeds: Hogwild's result is a matter of luck, so show how much
+    while [ "$run" -lt "$RUNS" ]; do
         # shellcheck disable=SC2086
         ./ch12 --method hogwild --threads "$n" --data "$DATA" --seed $((1234 + run)) $files || exit 1
         run=$((run + 1))
@@ -28,8 +30,12 @@ for n in $WORKERS; do
     say
 done
 for p in $WORKERS; do
-    # shellcheck disable=SC2086
-    "$MPIEXEC" -n "$p" ./ch12 --method psgd --data "$DATA" --epochs "$EPOCHS" $files || exit 1
+    run=0
+    while [ "$run" -lt "$RUNS" ]; do
+        # shellcheck disable=SC2086
+        "$MPIEXEC" -n "$p" ./ch12 --method psgd --data "$DATA" --epochs "$EPOCHS" --seed $((1234 + run)) $files || exit 1
+        run=$((run + 1))
+    done
     say
 done
 

@@ -133,17 +133,21 @@ SAYS void say_epoch_title(const char *data, double images, int n, const int *wor
     else if (n > 1) say(text, size, ", and no less on more");
 }
 
-// Accuracies are fractions: 0.98 is 98 %. `same` is whether all ended with the same bits.
+// Accuracies are fractions: 0.98 is 98 %. `same` is whether all ended with the same bits. Last, how
+// many ranks average, and the least and the most that their runs had.
 SAYS void say_accuracy_title(const char *data, int n, bool same, double low, double high,
-                             int averaged, double averaged_accuracy, char *text, size_t size) {
+                             int averaged, double least, double most, char *text, size_t size) {
     text[0] = '\0';
     if (n == 0) { say(text, size, "%s: accuracy", data); return; }
     say(text, size, "%s: summing gradients ", data);
     if (n > 1 && same) say(text, size, "keeps %.2f %% for every number of workers", 100.0 * low);
     else if (high - low < 5e-5) say(text, size, "gives %.2f %%", 100.0 * low);
     else say(text, size, "gives %.2f to %.2f %%", 100.0 * low, 100.0 * high);
-    if (averaged > 1)
-        say(text, size, "; %d that average give %.2f %%", averaged, 100.0 * averaged_accuracy);
+    if (averaged > 1 && most - least < 5e-5)
+        say(text, size, "; %d that average give %.2f %%", averaged, 100.0 * least);
+    else if (averaged > 1)
+        say(text, size, "; %d that average end between %.2f and %.2f %%", averaged, 100.0 * least,
+            100.0 * most);
 }
 
 SAYS void say_same_bits(const char *name, bool same, double low, double high, char *text,
@@ -162,9 +166,10 @@ SAYS void say_same_bits(const char *name, bool same, double low, double high, ch
 }
 
 // How accuracy moves from few workers to many, and by what the method could move it. Runs that
-// differ by `range` among themselves (Hogwild's do) tell no smaller difference.
+// differ by `range` among themselves tell no smaller difference, unless all runs with few workers
+// lie on one side of all runs with many: `apart`.
 SAYS void say_accuracy(says_method method, const char *name, int first, double from, int last,
-                       double to, double range, char *text, size_t size) {
+                       double to, double range, bool apart, char *text, size_t size) {
     static const char *const because[] = {
         "Gradients are summed in every step.",
         "Each rank sees only its share of the data between two averages.",
@@ -173,7 +178,7 @@ SAYS void say_accuracy(says_method method, const char *name, int first, double f
     const double points = 100.0 * (to - from);
     text[0] = '\0';
     say(text, size, "%s: accuracy ", name);
-    if (fabs(points) < fmax(0.1, 100.0 * range))
+    if (fabs(points) < (apart ? 0.1 : fmax(0.1, 100.0 * range)))
         say(text, size, "is about the same, %.2f %% with %d worker%s and %.2f %% with %d.",
             100.0 * from, first, plural(first), 100.0 * to, last);
     else
@@ -247,18 +252,23 @@ SAYS void say_best(int n, const char *const *names, const double *accuracy, cons
     else say(text, size, "; with no other more");
 }
 
-// ---- Chapter 7: the way that serves small vectors, the way that serves large ones, and shared
+// ---- Chapter 7: the way that serves small vectors, the way that serves large ones; and shared
 // ---- memory against that.
 
-SAYS void say_allreduce(int ranks, const char *small, const char *large, const char *from,
-                        double shared, const char *at, char *text, size_t size) {
-    char ratio[64];
+SAYS void say_messages(int ranks, const char *small, const char *large, const char *from,
+                       char *text, size_t size) {
     text[0] = '\0';
     say(text, size, "%d rank%s, by messages: ", ranks, plural(ranks));
     if (strcmp(small, large) == 0) say(text, size, "%s for the smallest and the largest", small);
-    else say(text, size, "%s first, %s from %s", small, large, from);
-    if (pace_of(shared) == UNKNOWN) return; // several hosts
-    say(text, size, "; at %s shared memory is %s %s", at, as_fast_as(shared, ratio), large);
+    else say(text, size, "%s is the fastest at first, %s from %s on", small, large, from);
+}
+
+SAYS void say_shared(double ratio, const char *than, const char *at, char *text, size_t size) {
+    char words[64];
+    text[0] = '\0';
+    if (pace_of(ratio) == UNKNOWN) // several hosts
+        say(text, size, "MPI's own all-reduce beside %s", than);
+    else say(text, size, "At %s shared memory is %s %s", at, as_fast_as(ratio, words), than);
 }
 
 // ---- Chapter 12's forecast: of one batch over more ranks, the number that is fastest on a slow

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The chapters as text: no line is over 100 columns, and no word of the glossary is used before the section that explains it.
+"""The chapters as text: no line is over 100 columns, no word of the glossary is used before the section that explains it, and
+a section or an exercise that is named, "(8.3)" or "exercise 9.6.3", is there.
 
 The glossary is chapter 0's list "- **word, other word**: meaning (section)". A word may have two meanings, each with its
 section; the first one counts. Looked at are the comments that are prose, from the first section of a chapter on: what stands
@@ -64,6 +65,31 @@ def prose(path):
             yield n, section, re.sub(r'`[^`]*`', '', line.strip()[3:])
 
 
+def sections(chapters):
+    """"8.3" for each section, "9.6.3" for each exercise"""
+    found, section, exercises = set(), None, False
+    for path in chapters:
+        for line in open(path, encoding='utf-8').read().split('\n'):
+            heading = re.match(r'// ## (\d+\.\d+) (Exercises)?', line)
+            if heading:
+                section, exercises = heading.group(1), bool(heading.group(2))
+                found.add(section)
+            item = re.match(r'// (\d+)\. \*\*', line)
+            if item and exercises:
+                found.add('%s.%s' % (section, item.group(1)))
+    return found
+
+
+def named(path):
+    """(line number, section or exercise) that a text names"""
+    for n, line in enumerate(open(path, encoding='utf-8').read().split('\n'), 1):
+        if path.endswith('.c') and not re.match(r'\s*//', line):
+            continue
+        for group in re.findall(r'\(((?:\d+\.[1-9]\d?(?:, | and )?)+)\)|\bexercise (\d+\.\d+\.\d+)|\*\*(\d+\.\d+\.\d+)\*\*', line):
+            for one in re.findall(r'\d+(?:\.\d+)+', ' '.join(group)):
+                yield n, one
+
+
 def main():
     passed = failed = 0
     chapters = sorted(glob.glob('chapters/ch[0-9][0-9]_*.c'))
@@ -73,6 +99,13 @@ def main():
             print('%s:%d: over %d columns' % (path, n, COLUMNS))
         failed += len(wide)
         passed += not wide
+    there = sections(chapters)
+    for path in chapters + ['chapters/answers.md']:
+        for n, one in named(path):
+            if one not in there:
+                print('%s:%d: there is no %s' % (path, n, one))
+            failed += one not in there
+            passed += one in there
     words = glossary(chapters[0])
     if len(words) < 30:
         print('only %d words in the glossary of %s' % (len(words), chapters[0]))

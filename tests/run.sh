@@ -129,7 +129,7 @@ beside() {
     run "get data" 60 sh tests/test_get_data.sh
     run "citations" 20 sh tests/check_citations.sh
     run "order" 20 sh tests/check_order.sh
-    if command -v python3 >/dev/null 2>&1; then run "prose" 20 python3 tests/check_prose.py
+    if command -v python3 >/dev/null 2>&1; then run "prose" 20 python3 tests/check_prose.py; run "numbers" 20 python3 tests/check_numbers.py
     elif mkdir "$taken/no-python" 2>/dev/null; then echo "skipped: prose: no python3 here"; fi
 }
 two_lanes beside

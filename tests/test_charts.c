@@ -332,6 +332,17 @@ static void counts_are_ticks(void **state) {
     assert_sound(c);
     assert_int_equal(c->x.ticks, 3);
     dt_chart_free(c);
+    /* 20 steps, more than are a tick each: no tick at 2.5; at half an epoch there may be one */
+    double steps[21], halves[21];
+    for (int i = 0; i <= 20; ++i) steps[i] = i, halves[i] = 0.5 * i;
+    for (int half = 0; half < 2; ++half) {
+        c = dt_chart_new(&(dt_chart_desc){ .title = "steps" });
+        dt_chart_line(c, &(dt_series){ .n = 21, .x = half ? halves : steps, .y = steps });
+        assert_sound(c);
+        for (int i = 0; i < c->x.ticks && !half; ++i) assert_true(fabs(c->x.tick[i] - 5 * i) < 1e-12);
+        assert_int_equal(c->x.ticks, half ? 6 : 5);
+        dt_chart_free(c);
+    }
 }
 
 static void numbers_read_well(void **state) {

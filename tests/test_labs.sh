@@ -106,6 +106,24 @@ options() {
         [ "$(grep -c '"max_score": [0-9]*, "status": "passed"' "$dir/results.json")" = 7 ]
     then pass
     else fail "results.json" "$dir/results.json"; fi
+    # no field that Gradescope does not document, and each of the kind that it asks for
+    if ! command -v python3 >/dev/null 2>&1 || python3 - "$dir/results.json" >"$out" 2>&1 <<'END'
+import json, sys
+number, text, items = (int, float), str, list
+whole = {'score': number, 'execution_time': number, 'output': text, 'output_format': text, 'test_output_format': text,
+         'test_name_format': text, 'visibility': text, 'stdout_visibility': text, 'extra_data': dict, 'tests': items,
+         'leaderboard': items}
+task = {'score': number, 'max_score': number, 'status': text, 'name': text, 'name_format': text, 'number': text,
+        'output': text, 'output_format': text, 'tags': items, 'visibility': text, 'extra_data': dict}
+results = json.load(open(sys.argv[1]))
+for fields, found in [(whole, results)] + [(task, t) for t in results['tests']]:
+    for name, value in found.items():
+        assert name in fields and isinstance(value, fields[name]), (name, value)
+    assert found.get('status', 'passed') in ('passed', 'failed'), found
+assert sum(t['score'] for t in results['tests']) == results['score'], 'sum'
+END
+    then pass
+    else fail "results.json for Gradescope" "$out"; fi
 }
 
 some_labs 01 03 05 07 09 11 >"$dir/odd" &

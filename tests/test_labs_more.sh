@@ -5,6 +5,7 @@
 # works.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+unset MAKEFLAGS # make -j2's jobs are not for the handout's make, which would warn
 dir=$(mktemp -d) || exit 1
 chmod 755 "$dir"
 trap 'rm -rf "$dir"' EXIT

@@ -37,8 +37,10 @@
   // each word of the glossary, the first time that a paragraph of this page says it
   if (document.body.dataset.here !== 'glossary.html' && typeof GLOSSARY !== 'undefined' && GLOSSARY.length) {
     const open = new Map(GLOSSARY.map(([word, anchor, meaning]) => [word.toLowerCase(), [anchor, meaning]]));
-    const escaped = [...open.keys()].sort((a, b) => b.length - a.length).map(w => w.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
-    const any = new RegExp('\\b(' + escaped.join('|') + ')(?:s|es)?\\b', 'i');
+    // a capital only where the glossary has one: p, a probability, is not P, the number of ranks
+    const written = w => w.replace(/[.*+?^${}()|[\]\\]/g, '\\$&').replace(/^[a-z]/, c => `[${c}${c.toUpperCase()}]`);
+    const words = GLOSSARY.map(([word]) => word).sort((a, b) => b.length - a.length).map(written);
+    const any = new RegExp('\\b(' + words.join('|') + ')(?:s|es)?\\b');
     for (const p of document.querySelectorAll('main > p, main > ul > li')) {
       const walk = document.createTreeWalker(p, NodeFilter.SHOW_TEXT, n => n.parentElement.closest('a, code, .word') ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT);
       for (let node = walk.nextNode(); node; node = walk.nextNode()) {

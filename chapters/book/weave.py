@@ -105,8 +105,8 @@ class Chapter:
             if f:
                 self.fields[f.group(1)] = f.group(2).strip()
             elif line.startswith('//      ') and self.fields:
-                last = list(self.fields)[-1]
-                self.fields[last] += ' ' + line[2:].strip()
+                last = list(self.fields)[-1]  # commands stay a line each
+                self.fields[last] += ('\n' if last == 'Run' else ' ') + line[2:].strip()
         self.promised = [line for line in head if line[:3] in ('//|', '//~')]
         self.start = len(head)
 
@@ -208,8 +208,9 @@ def fields_of(ch):
         if key == 'Check':
             continue
         value = html.escape(value)
-        if key == 'Run':
-            value = '<code>%s</code>' % value
+        if key == 'Run':  # the command, and what is said of it in parentheses
+            value = '<br>'.join(re.sub(r'^(.*?)(?: {2,}(\(.*\)))?$', lambda m: '<code>%s</code>%s' % (
+                m.group(1), ' ' + m.group(2) if m.group(2) else ''), line) for line in value.split('\n'))
         out.append('<dt>%s</dt><dd>%s</dd>' % (html.escape(key), value))
     if ch.uses:
         ids = re.findall(r'\[([SE][0-9.]+)\]', ch.uses)
@@ -236,7 +237,7 @@ def promised_box(ch):
 
 def run_box(ch):
     """The program itself, where it has been compiled to WebAssembly; else what it printed when it was last checked."""
-    command = ch.fields.get('Check') or re.sub(r'^make \S+ && ', '', ch.fields.get('Run', ''))
+    command = ch.fields.get('Check') or re.sub(r'^make \S+ && ', '', ch.fields.get('Run', '').split('\n')[0])
     if runs(ch):
         options = re.sub(r'^\S+ ?', '', command.replace(' --figures build/check', ''))
         return ('<section class="run" data-program="%s" data-options="%s"></section>\n<noscript><p>This page can run the program '

@@ -1,19 +1,22 @@
 // Lab 8. Synchronous SGD, and a sum that was thrown away            chapter 8
 //
-// P ranks train one net. Each computes the gradient of its own part of the batch; then all ranks
-// average their gradients and take the same step. If that is done right, P does not change what is
-// learned. A program by a student trained the same net on 1 to 5 ranks and got 98.0 % on one, and
-// 97.4, 96.6, 96.1 and 95.5 % on two to five. Nobody had noticed that the ranks never talked: its
-// average_gradient is task 1 below, as it was, and compiles without a warning.
+// P ranks train one net: P copies of one program, each with memory of its own. Each computes the
+// gradient of its own part of the batch; then all ranks average their gradients and take the same
+// step. If that is done right, P does not change what is learned. A program by a student trained
+// the same net on 1 to 5 ranks and got 98.0 % on one, and 97.4, 96.6, 96.1 and 95.5 % on two to
+// five. Nobody had noticed that the ranks never talked: its average_gradient is task 1 below, as it
+// was, and compiles without a warning.
 //
 // All that ranks have in common is one function:
 //
-//     r->allreduce(r, sum, x, n)    sum[i] becomes the sum over all ranks of their x[i]; x stays as
-//                                   it is; all ranks must call it, with the same n. sum may be x.
+//     r->allreduce(r, sum, x, n)    sum[i] becomes the sum over all ranks of their x[i], on every
+//                                   rank; x stays as it is. All ranks must call it, with the same
+//                                   n, which may be 1. sum and x may be the same array.
 //
-// scratch has room for n floats, on every rank. Mend and fill in, then run `make grade-lab08`. It
-// draws new numbers each time and prints the seed; `make grade-lab08 ARGS="--seed 5 weighted"`
-// repeats one run, and grades only the tasks whose name has that word.
+// A rank sees its own g, w and m alone. scratch has room for n floats, on every rank. Mend and fill
+// in, then run `make grade-lab08`. It draws new numbers each time and prints the seed; `make
+// grade-lab08 ARGS="--seed 5 weighted"` repeats one run, and grades only the tasks whose name has
+// that word.
 //
 // Before you write, predict: what does the program do that was printed? With what learning rate
 // does each of its ranks train, and on how much of the data?
@@ -64,8 +67,8 @@ void same_start(const ranks *r, float *w, size_t n, float *scratch) {
 }
 
 // Task 4, distance (30 points). The check that would have found it: how far is this rank's net from
-// the others'? Returns the largest |w[i] - mean of all ranks' w[i]|, 0 if all are the same. w stays
-// as it is.
+// the mean of all? Returns the largest |w[i] - mean of all ranks' w[i]| over all i, which is 0 if
+// all nets are the same. w stays as it is.
 float distance(const ranks *r, const float *w, size_t n, float *scratch) {
     float most = 0.0f;
     // BEGIN SOLUTION
