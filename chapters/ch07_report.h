@@ -80,7 +80,8 @@ static dt_err measure(dt_comm *comm, const written_out *hand, bool quick, result
             seconds[i] = (dt_now() - start) / (double)(65536 / n + 1);
         }
         if (n >= 1024)
-            rows[count++] = (fit_row){ { 0.0, 0.0, r->bytes[k] }, trials_of(seconds, ROUNDS).median };
+            rows[count++] = (fit_row){ { 0.0, 0.0, r->bytes[k] },
+                                       trials_of(seconds, ROUNDS).median };
     }
     if (error == DT_OK) fit(rows, count, r->u), apply_model(hand, r);
     free(x), free(y);
