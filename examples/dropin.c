@@ -13,7 +13,7 @@
 #if defined(__GNUC__)
 __attribute__((constructor)) static void ask_the_processor(void) {
     if (dt_check_processor() == DT_OK) return;
-    fputs(dt_error(), stderr);
+    fprintf(stderr, "%s\n", dt_error());
     _Exit(1);
 }
 #endif
