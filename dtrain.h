@@ -7602,11 +7602,37 @@ typedef int dti_four_places __attribute__((vector_size(16)));
 #endif
 #endif
 
-/* sums[r] = the sixteen lanes of row r of acc[rows][16], folded l + (l+8), + (l+4), + (l+2), + (l+1). Four
-   rows at a time, so that the last two steps, which would use half and a quarter of a vector, stay full. */
+#if DTI_W == 16
+/* Sixteen rows folded as below, in registers: a round adds halves, then quarters, .. of two vectors and
+   leaves the sums of both in one. After four rounds lane r of the one that is left is the sum of row r. */
+#define DTI_FOLD_TWO(a, b, upper, swap) /* lanes of b where `upper` says so; swap exchanges halves */ \
+    ((dti_v)_mm512_mask_blend_ps(upper, a, b) + (dti_v)swap(_mm512_mask_blend_ps(upper, b, a)))
+#define DTI_SWAP_8(x) _mm512_shuffle_f32x4(x, x, 0x4E)
+#define DTI_SWAP_4(x) _mm512_shuffle_f32x4(x, x, 0xB1)
+#define DTI_SWAP_2(x) _mm512_permute_ps(x, 0x4E)
+#define DTI_SWAP_1(x) _mm512_permute_ps(x, 0xB1)
+DTI_INLINE dti_v dti_fold_16(dti_v *a)
+{
+    DTI_UNROLL for (int k = 0; k < 8; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 8], 0xFF00, DTI_SWAP_8);
+    DTI_UNROLL for (int k = 0; k < 4; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 4], 0xF0F0, DTI_SWAP_4);
+    DTI_UNROLL for (int k = 0; k < 2; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 2], 0xCCCC, DTI_SWAP_2);
+    return DTI_FOLD_TWO(a[0], a[1], 0xAAAA, DTI_SWAP_1);
+}
+#endif
+
+/* sums[r] = the sixteen lanes of row r of acc[rows][16], folded l + (l+8), + (l+4), + (l+2), + (l+1). With
+   512-bit vectors sixteen rows at a time; then four, so that the last two steps, which would use half and a
+   quarter of a vector, stay full. */
 static void dti_fold(float *sums, const float *acc, int rows)
 {
     int r = 0;
+#if DTI_W == 16
+    for (; r + 16 <= rows; r += 16) {
+        dti_v a[16];
+        DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = dti_load(acc + (size_t)(r + k) * DTI_L);
+        _mm512_storeu_ps(sums + r, dti_fold_16(a));
+    }
+#endif
 #if defined(__GNUC__)
     for (; r < rows && rows >= 4; r += 4) {
         if (r + 4 > rows) r = rows - 4; /* the last ones again, to the same bits */
@@ -8543,14 +8569,15 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
    bottom:
 
        transforms of one axis      dti_wino_interpolate is B', dti_wino_evaluate A and G, .._back B and A'
+       ragged tiles                dti_wino_drop: points that the last tile of a row can do without
        transforms of a tile        the same along one axis, then along the other: dti_wino_x, dti_wino_y ..
        transforms of weights       dti_wino_w, sixteen kernels side by side
        the product                 dti_product_run, M = U V: here the time goes
+       lines                       the same along one axis only, for the few channels of a first layer
        weights, once a step        dti_wino_pack: U, in the order in which the product reads it
-       tiles of a layer's maps     cut out, padded, pooled: dti_wino_take_x .., dti_wino_give_y ..
+       tiles of a layer's maps     dti_wino_grid: in which order; dti_wino_square: where, padded, pooled
        scratch                     dti_wino_room: how large V, M .. are
        forward, backward           a chunk of tiles at a time, in it a column of points at a time
-       lines                       the same along one axis only, for the few channels of a first layer
        the rule                    which convolution goes which way, and what that was measured to gain
 
    What lies where. c and o are channels of x and y, t a tile of the chunk, i and j the row and column of a
@@ -8592,22 +8619,23 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 
    Order of the sums, the same on every machine: an element of M or dV is one chain over the channels; one
    of dU one chain over the tiles of a chunk, at each the lanes 0 to 15, or folded as dti_fold does; chunks
-   of at most 8 tiles are added in ascending order; dx adds its tiles in ascending order. Chunks may span
+   of at most 16 tiles are added in ascending order; dx adds its tiles in ascending order. Chunks may span
    lane groups, except for dU: a group's share of a gradient is its own.
 
    Sources: Winograd 1980; Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks. */
 #ifdef DTI_IMPLEMENT
 /* The machine. What stands here changes the speed, never a bit; DTI_WINO_CHUNK is for all machines,
    for it is part of dU's order. */
-enum { DTI_WINO_CHUNK = 8 }; /* tiles transformed together: they share a pass over the weights */
-/* So many floats ahead weights are fetched into L1. A processor does so by itself, but stops at the end of each
-   page of 4 KiB, and weights that fill L2 come from beyond it: 320 -> 320 channels took a fifth longer. */
+enum { DTI_WINO_CHUNK = 16 }; /* tiles transformed together: they share a pass over the weights */
+/* So many floats ahead weights are fetched into L1. A processor does so by itself, but stops at the end of
+   each page of 4 KiB, and weights that fill L2 come from beyond it: 320 -> 320 channels took a fifth longer.
+   */
 enum { DTI_WINO_AHEAD = 768 };
 static const struct {
     int outs, tiles; /* register tile of a product: channels x tiles accumulators, outs + tiles loads:
                         24 of 32 registers, or 12 of 16 */
     int depth;    /* channels of one pass: tiles * depth vectors stay in L1, 4 * 128 * 64 bytes = 32 KiB */
-    size_t slice; /* floats for the part of dU that is in the making: 512 KiB of L2 */
+    int part;     /* floats for the part of dU and R that is in the making: 512 KiB of L2 */
 } dti_wino_machine = { DTI_REGISTERS == 32 ? 6 : 3, 4, 128, 128 * 1024 };
 
 /* ---- The transforms of one axis. A pair is 0, 1, 2 for +-1, +-2, +-1/2. n is a constant at each call, so
@@ -8667,10 +8695,13 @@ DTI_INLINE void dti_wino_interpolate(const int n, dti_v *y, const dti_v *x)
     }
 }
 
-/* y[n] = A x[m]; with m = K it is G x but for dti_wino_scale */
-DTI_INLINE void dti_wino_evaluate(const int n, const int m, dti_v *y, const dti_v *x)
+/* y[n] = A x[m]; with m = K it is G x but for dti_wino_scale. drop: of a ragged tile, below, where infinity
+   takes the last x that there is. */
+DTI_INLINE void dti_wino_evaluate(const int n, const int m, int drop, dti_v *y, const dti_v *x)
 {
     y[0] = x[0], y[n - 1] = x[m - 1];
+    if (drop == 1) y[n - 1] = x[m - 2];
+    if (drop == 2 && m > 2) y[n - 1] = x[m - 3];
     DTI_UNROLL for (int a = 0; a < n / 2 - 1; ++a) {
         dti_v even = x[0], odd = x[1];
         DTI_UNROLL for (int k = 2; k < m; k += 2)
@@ -8710,7 +8741,7 @@ DTI_INLINE void dti_wino_interpolate_back(const int n, dti_v *y, const dti_v *x)
 }
 
 /* y[m] = A' x[n] */
-DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, dti_v *y, const dti_v *x)
+DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, int drop, dti_v *y, const dti_v *x)
 {
     dti_v sum[3], difference[3];
     dti_wino_pairs(n, x, sum, difference);
@@ -8720,126 +8751,250 @@ DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, dti_v *y, const
             y[k] = dti_fma(dti_splat(dti_wino_power(a, k)), k % 2 ? difference[a] : sum[a], y[k]);
     }
     y[0] += x[0];
-    y[m - 1] += x[n - 1];
+    DTI_UNROLL for (int k = 0; k < m; ++k)
+        if (k == m - 1 - drop) y[k] += x[n - 1];
+}
+
+/* ---- Ragged tiles. A map of 14 is tiles of 4, 4, 4 and a ragged one of 2, for which six points are two too
+   many. They can be left out, with the same U. For let p be a polynomial of degree d <= 1, and add
+   p(a) w(a) a^k / M'(a) over all finite points a: the sum is zero for each output k of a tile of m - 1 - d
+   outputs but the last one, and there it is p's leading coefficient times w's, as if the number at infinity
+   were this coefficient. So: let p have V's values at the d + 1 points to be dropped; subtract p(a) from V at
+   all finite points, which makes it zero there; and put p's leading coefficient at infinity. As n - 1 finite
+   points had sufficed for m - 1 outputs and infinity, infinity now serves the last output that there is. */
+
+/* Points n-1-drop .. n-2 are dropped. */
+DTI_INLINE bool dti_wino_kept(const int n, int drop, int i) { return i < n - 1 - drop || i == n - 1; }
+
+DTI_INLINE float dti_wino_at(int i) /* the finite point i */
+{
+    return i == 0 ? 0.0f : i % 2 ? dti_wino_point(i / 2) : -dti_wino_point(i / 2 - 1);
+}
+
+/* V at the points that are kept, from V at all points */
+DTI_INLINE void dti_wino_drop(const int n, int drop, dti_v *v)
+{
+    if (drop == 1) {
+        DTI_UNROLL for (int i = 0; i < n - 2; ++i) v[i] -= v[n - 2];
+        v[n - 1] = v[n - 2];
+    } else if (drop == 2 && n > 4) { /* +a at n - 3, -a at n - 2 */
+        const dti_v mean = (v[n - 3] + v[n - 2]) * dti_splat(0.5f);
+        const dti_v slope = (v[n - 3] - v[n - 2]) * dti_splat(0.5f / dti_wino_point(n / 2 - 2));
+        DTI_UNROLL for (int i = 0; i < n - 3; ++i)
+            v[i] -= dti_fma(dti_splat(dti_wino_at(i)), slope, mean);
+        v[n - 1] = slope;
+    }
+}
+
+/* Transposed: dV at all points, from dV at those that are kept */
+DTI_INLINE void dti_wino_drop_back(const int n, int drop, dti_v *v)
+{
+    if (drop == 1) {
+        v[n - 2] = v[n - 1];
+        DTI_UNROLL for (int i = 0; i < n - 2; ++i) v[n - 2] -= v[i];
+        v[n - 1] = dti_splat(0.0f);
+    } else if (drop == 2 && n > 4) {
+        dti_v sum = v[0], slope = v[n - 1];
+        DTI_UNROLL for (int i = 1; i < n - 3; ++i) {
+            sum += v[i];
+            slope = dti_fma(dti_splat(-dti_wino_at(i)), v[i], slope);
+        }
+        sum = sum * dti_splat(-0.5f);
+        slope = slope * dti_splat(0.5f / dti_wino_point(n / 2 - 2));
+        v[n - 3] = sum + slope;
+        v[n - 2] = sum - slope;
+        v[n - 1] = dti_splat(0.0f);
+    }
 }
 
 /* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]; points are
    [column j][row i], each `point` floats from the next. `part` goes through the sixteen lanes, a vector at a
    time. x becomes V, and dV becomes dx, whole tiles at once. M is as large as all else together, so it exists
    one column of points at a time, in L1 or L2: a column's rows are transformed (dti_wino_rows) right after
-   its products, the columns (dti_wino_y) when all are there. */
+   its products, the columns (dti_wino_y) when all are there. WHOLE: the tile lies in the map and is not
+   ragged; m and WHOLE are constants at each call, as n is. */
 typedef struct dti_wino_square { /* a tile's square of a map */
-    float *at;
-    size_t channel, row; /* floats to the next */
+    float *at;                   /* its first number in channel 0, which may lie outside of the map */
+    uint8_t *argmax;             /* the same place of y's argmax, or NULL */
+    size_t channel, row;         /* floats to the next */
     int channels;
+    int top, bottom, left, right;   /* rows top..bottom-1, columns left..right-1 of it lie in the map */
+    int row_drop, column_drop;      /* so many rows, columns of points are dropped */
+    bool relu;
 } dti_wino_square;
 
-/* V = B' x B, points [j][i]: B' along each row of x, then along each column of that, t */
-DTI_INLINE void dti_wino_x(const int n, const dti_wino_square *s, float *v, size_t point)
+/* Row i of the square: a[j] = x[i][j], zero outside of the map */
+DTI_INLINE void dti_wino_load(const int n, const bool WHOLE, const dti_wino_square *s, int i, const float *x,
+                              dti_v *a)
 {
-    const size_t channel = s->channel, row = s->row;
+    const bool in = WHOLE || (i >= s->top && i < s->bottom);
+    DTI_UNROLL for (int j = 0; j < n; ++j) {
+        a[j] = dti_splat(0.0f);
+        if (WHOLE || (in && j >= s->left && j < s->right))
+            a[j] = dti_load(x + (ptrdiff_t)((size_t)i * s->row + (size_t)j * DTI_L));
+    }
+}
+
+/* V = B' x B, points [j][i]: B' along each row of x, then along each column of that, t */
+DTI_INLINE void dti_wino_x(const int n, const bool WHOLE, const dti_wino_square *s, float *v, size_t point)
+{
+    const int row_drop = WHOLE ? 0 : s->row_drop, column_drop = WHOLE ? 0 : s->column_drop;
     for (int c = 0; c < s->channels; ++c, v += DTI_L)
         for (size_t part = 0; part < 16; part += DTI_W) {
-            const float *x = s->at + (size_t)c * channel + part;
             dti_v t[8][8], a[8], b[8];
             for (int i = 0; i < n; ++i) {
-                DTI_UNROLL for (int j = 0; j < n; ++j)
-                    a[j] = dti_load(x + (size_t)i * row + (size_t)j * DTI_L);
+                dti_wino_load(n, WHOLE, s, i, s->at + (size_t)c * s->channel + part, a);
                 dti_wino_interpolate(n, t[i], a);
+                dti_wino_drop(n, column_drop, t[i]);
             }
             for (int j = 0; j < n; ++j) {
+                if (!dti_wino_kept(n, column_drop, j)) continue;
                 DTI_UNROLL for (int i = 0; i < n; ++i) a[i] = t[i][j];
                 dti_wino_interpolate(n, b, a);
+                dti_wino_drop(n, row_drop, b);
                 DTI_UNROLL for (int i = 0; i < n; ++i)
-                    dti_store(v + part + (size_t)(j * n + i) * point, b[i]);
+                    if (dti_wino_kept(n, row_drop, i))
+                        dti_store(v + part + (size_t)(j * n + i) * point, b[i]);
             }
         }
 }
 
 /* dx += B dV B': along each column of dV, then along each row of that, which is added to dx */
-DTI_INLINE void dti_wino_x_back(const int n, const dti_wino_square *s, const float *v, size_t point)
+DTI_INLINE void dti_wino_x_back(const int n, const bool WHOLE, const dti_wino_square *s, const float *v,
+                                size_t point)
 {
-    const size_t channel = s->channel, row = s->row;
+    const int row_drop = WHOLE ? 0 : s->row_drop, column_drop = WHOLE ? 0 : s->column_drop;
     for (int c = 0; c < s->channels; ++c, v += DTI_L)
         for (size_t part = 0; part < 16; part += DTI_W) {
-            float *x = s->at + (size_t)c * channel + part;
+            float *x = s->at + (size_t)c * s->channel + part;
             dti_v t[8][8], a[8], b[8];
             for (int j = 0; j < n; ++j) {
-                DTI_UNROLL for (int i = 0; i < n; ++i)
-                    a[i] = dti_load(v + part + (size_t)(j * n + i) * point);
+                if (!dti_wino_kept(n, column_drop, j)) continue;
+                DTI_UNROLL for (int i = 0; i < n; ++i) {
+                    a[i] = dti_splat(0.0f);
+                    if (dti_wino_kept(n, row_drop, i))
+                        a[i] = dti_load(v + part + (size_t)(j * n + i) * point);
+                }
+                dti_wino_drop_back(n, row_drop, a);
                 dti_wino_interpolate_back(n, b, a);
                 DTI_UNROLL for (int i = 0; i < n; ++i) t[i][j] = b[i];
             }
-            for (int i = 0; i < n; ++i) {
+            for (int i = WHOLE ? 0 : s->top; i < (WHOLE ? n : s->bottom); ++i) {
+                dti_wino_drop_back(n, column_drop, t[i]);
                 dti_wino_interpolate_back(n, b, t[i]);
-                for (int j = 0; j < n; ++j) {
-                    float *d = x + (size_t)i * row + (size_t)j * DTI_L;
+                DTI_UNROLL for (int j = 0; j < n; ++j) {
+                    if (!WHOLE && (j < s->left || j >= s->right)) continue;
+                    float *d = x + (ptrdiff_t)((size_t)i * s->row + (size_t)j * DTI_L);
                     dti_store(d, dti_load(d) + b[j]);
                 }
             }
         }
 }
 
-/* y = Z A + bias, Z = A' M of m rows: z[j][channel][i] */
-DTI_INLINE void dti_wino_y(const int n, const int m, const dti_wino_square *s, const float *bias,
-                           const float *z, size_t point)
+/* Rows i and i+1 of a tile of y, b[row][column], to where it lies in the map; pooled, of each 2x2 the maximum
+   and its place, as [E1.5], rectified if so wished. `at`: the channel and part, from the square's first. */
+DTI_INLINE void dti_wino_give_rows(const int m, const bool WHOLE, const dti_wino_square *s, int i, size_t at,
+                                   dti_v (*b)[8])
 {
-    const size_t channel = s->channel, row = s->row;
-    for (int c = 0; c < s->channels; ++c, z += (size_t)m * DTI_L)
-        for (size_t part = 0; part < 16; part += DTI_W) {
-            float *y = s->at + (size_t)c * channel + part;
-            const dti_v start = dti_splat(bias ? bias[c] : 0.0f);
-            for (int i = 0; i < m; ++i) {
-                dti_v a[8], b[8];
-                DTI_UNROLL for (int j = 0; j < n; ++j)
-                    a[j] = dti_load(z + part + (size_t)i * DTI_L + (size_t)j * point);
-                dti_wino_evaluate_back(n, m, b, a);
-                DTI_UNROLL for (int j = 0; j < m; ++j)
-                    dti_store(y + (size_t)i * row + (size_t)j * DTI_L, b[j] + start);
-            }
+    if (s->argmax) {
+        at += (size_t)(i / 2) * s->row;
+        DTI_UNROLL for (int j = 0; j < m; j += 2, at += DTI_L) {
+            const dti_v window[4] = { b[0][j], b[0][j + 1], b[1][j], b[1][j + 1] };
+            if (WHOLE || (i / 2 < s->bottom && j / 2 < s->right))
+                dti_tile_pool(window, s->relu, s->at + at, s->argmax + at);
         }
+    } else
+        DTI_UNROLL for (int r = 0; r < 2; ++r)
+            DTI_UNROLL for (int j = 0; j < m; ++j)
+                if (WHOLE || (i + r < s->bottom && j < s->right))
+                    dti_store(s->at + at + (size_t)(i + r) * s->row + (size_t)j * DTI_L, b[r][j]);
+}
+
+/* y = Z A + bias, Z = A' M of m rows: z[j][channel][i], two rows i at a time */
+DTI_INLINE void dti_wino_y(const int n, const int m, const bool WHOLE, const dti_wino_square *s,
+                           const float *bias, const float *z, size_t point)
+{
+    const int drop = WHOLE ? 0 : s->column_drop;
+    for (int c = 0; c < s->channels; ++c)
+        for (int i = 0; i < m; i += 2, z += 2 * DTI_L)
+            for (size_t part = 0; part < 16; part += DTI_W) {
+                const dti_v start = dti_splat(bias ? bias[c] : 0.0f);
+                dti_v a[8], b[2][8];
+                DTI_UNROLL for (size_t r = 0; r < 2; ++r) {
+                    DTI_UNROLL for (int j = 0; j < n; ++j) {
+                        a[j] = dti_splat(0.0f);
+                        if (dti_wino_kept(n, drop, j))
+                            a[j] = dti_load(z + part + r * DTI_L + (size_t)j * point);
+                    }
+                    dti_wino_evaluate_back(n, m, drop, b[r], a);
+                    DTI_UNROLL for (int j = 0; j < m; ++j) b[r][j] += start;
+                }
+                dti_wino_give_rows(m, WHOLE, s, i, (size_t)c * s->channel + part, b);
+            }
+}
+
+/* Row i of dy, zero outside of the map and, where dy is pooled, where no maximum was */
+DTI_INLINE void dti_wino_load_dy(const int m, const bool WHOLE, const dti_wino_square *s, int i, size_t at,
+                                 dti_v *a)
+{
+    if (!s->argmax) {
+        dti_wino_load(m, WHOLE, s, i, s->at + at, a);
+        return;
+    }
+    DTI_UNROLL for (int j = 0; j < m; j += 2) {
+        a[j] = a[j + 1] = dti_splat(0.0f);
+        if (!WHOLE && (i / 2 >= s->bottom || j / 2 >= s->right)) continue;
+        const size_t from = at + (size_t)(i / 2) * s->row + (size_t)(j / 2) * DTI_L;
+        const dti_v d = dti_load(s->at + from);
+        const dti_places place = dti_load_places(s->argmax + from);
+        a[j] = dti_if_place(place, i % 2 * 2, d);
+        a[j + 1] = dti_if_place(place, i % 2 * 2 + 1, d);
+    }
 }
 
 /* Z = dy A', z[j][channel][i] */
-DTI_INLINE void dti_wino_y_back(const int n, const int m, const dti_wino_square *s, float *z,
-                                size_t point)
+DTI_INLINE void dti_wino_y_back(const int n, const int m, const bool WHOLE, const dti_wino_square *s,
+                                float *z, size_t point)
 {
-    const size_t channel = s->channel, row = s->row;
+    const int drop = WHOLE ? 0 : s->column_drop;
     for (int c = 0; c < s->channels; ++c)
         for (int i = 0; i < m; ++i, z += DTI_L)
             for (size_t part = 0; part < 16; part += DTI_W) {
-                const float *y = s->at + (size_t)c * channel + (size_t)i * row + part;
                 dti_v a[8], b[8];
-                DTI_UNROLL for (int j = 0; j < m; ++j) a[j] = dti_load(y + (size_t)j * DTI_L);
-                dti_wino_evaluate(n, m, b, a);
+                dti_wino_load_dy(m, WHOLE, s, i, (size_t)c * s->channel + part, a);
+                dti_wino_evaluate(n, m, drop, b, a);
                 DTI_UNROLL for (int j = 0; j < n; ++j)
-                    dti_store(z + part + (size_t)j * point, b[j]);
+                    if (dti_wino_kept(n, drop, j)) dti_store(z + part + (size_t)j * point, b[j]);
             }
 }
 
-/* The other axis of M, for `items` pairs (tile, channel): z[item][m] = A' m[n][item], points `point` floats
-   apart; and back, m[n][item] = A z[item][m] */
-DTI_INLINE void dti_wino_rows(const int n, const int m, int items, const float *from, size_t point,
-                              float *z)
+/* The other axis of M, for all channels of a tile: z[channel][m] = A' m[n][channel], points `point` floats
+   apart; and back, m[n][channel] = A z[channel][m] */
+DTI_INLINE void dti_wino_rows(const int n, const int m, int drop, int channels, const float *from,
+                              size_t point, float *z)
 {
-    for (int k = items; k > 0; --k, from += DTI_L, z += (size_t)m * DTI_L)
+    for (int k = channels; k > 0; --k, from += DTI_L, z += (size_t)m * DTI_L)
         for (size_t part = 0; part < 16; part += DTI_W) {
             dti_v a[8], b[8];
-            DTI_UNROLL for (int i = 0; i < n; ++i) a[i] = dti_load(from + part + (size_t)i * point);
-            dti_wino_evaluate_back(n, m, b, a);
+            DTI_UNROLL for (int i = 0; i < n; ++i) {
+                a[i] = dti_splat(0.0f);
+                if (dti_wino_kept(n, drop, i)) a[i] = dti_load(from + part + (size_t)i * point);
+            }
+            dti_wino_evaluate_back(n, m, drop, b, a);
             DTI_UNROLL for (int i = 0; i < m; ++i) dti_store(z + part + (size_t)i * DTI_L, b[i]);
         }
 }
 
-DTI_INLINE void dti_wino_rows_back(const int n, const int m, int items, const float *z, float *to,
-                                   size_t point)
+DTI_INLINE void dti_wino_rows_back(const int n, const int m, int drop, int channels, const float *z,
+                                   float *to, size_t point)
 {
-    for (int k = items; k > 0; --k, to += DTI_L, z += (size_t)m * DTI_L)
+    for (int k = channels; k > 0; --k, to += DTI_L, z += (size_t)m * DTI_L)
         for (size_t part = 0; part < 16; part += DTI_W) {
             dti_v a[8], b[8];
             DTI_UNROLL for (int i = 0; i < m; ++i) a[i] = dti_load(z + part + (size_t)i * DTI_L);
-            dti_wino_evaluate(n, m, b, a);
-            DTI_UNROLL for (int i = 0; i < n; ++i) dti_store(to + part + (size_t)i * point, b[i]);
+            dti_wino_evaluate(n, m, drop, b, a);
+            DTI_UNROLL for (int i = 0; i < n; ++i)
+                if (dti_wino_kept(n, drop, i)) dti_store(to + part + (size_t)i * point, b[i]);
         }
 }
 
@@ -8853,11 +9008,11 @@ DTI_INLINE void dti_wino_w(const int n, const int K, const float *w, float *u)
         DTI_UNROLL for (int i = 0; i < K; ++i) {
             DTI_UNROLL for (int j = 0; j < K; ++j)
                 a[j] = dti_load(w + (size_t)(i * K + j) * DTI_L + part);
-            dti_wino_evaluate(n, K, t[i], a);
+            dti_wino_evaluate(n, K, 0, t[i], a);
         }
         DTI_UNROLL for (int j = 0; j < n; ++j) {
             DTI_UNROLL for (int i = 0; i < K; ++i) a[i] = t[i][j] * dti_wino_scale(n, j);
-            dti_wino_evaluate(n, K, b, a);
+            dti_wino_evaluate(n, K, 0, b, a);
             DTI_UNROLL for (int i = 0; i < n; ++i)
                 dti_store(u + (size_t)(j * n + i) * DTI_L + part, b[i] * dti_wino_scale(n, i));
         }
@@ -8873,7 +9028,7 @@ DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float
             dti_v a[8], b[8];
             DTI_UNROLL for (int i = 0; i < n; ++i)
                 a[i] = dti_load(u + part + (size_t)i * u_point) * dti_wino_scale(n, i);
-            dti_wino_evaluate_back(n, K, b, a);
+            dti_wino_evaluate_back(n, K, 0, b, a);
             DTI_UNROLL for (int i = 0; i < K; ++i) {
                 float *to = r + part + (size_t)i * r_tap;
                 if (add) b[i] += dti_load(to);
@@ -8882,56 +9037,62 @@ DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float
         }
 }
 
-/* ---- The forms F(m, K), compiled. A form is the transforms above with n, m and K filled in: DTI_WINO_SIDE
-   makes those that depend on n alone, DTI_WINO_FORM the others, DTI_WINO_ROW lists them for
-   dti_wino_forms. */
+/* ---- The forms F(m, K), compiled. A form is the transforms above with n, m and K filled in: DTI_WINO_FORM
+   makes them, DTI_WINO_ROW lists them for dti_wino_forms. */
 struct dti_wino_form {
     int n, m, K;
     void (*x)(const dti_wino_square *s, float *v, size_t point);
     void (*x_back)(const dti_wino_square *s, const float *v, size_t point);
     void (*y)(const dti_wino_square *s, const float *bias, const float *z, size_t point);
     void (*y_back)(const dti_wino_square *s, float *z, size_t point);
-    void (*rows)(int items, const float *from, size_t point, float *z);
-    void (*rows_back)(int items, const float *z, float *to, size_t point);
+    void (*rows)(int drop, int channels, const float *from, size_t point, float *z);
+    void (*rows_back)(int drop, int channels, const float *z, float *to, size_t point);
     void (*w)(const float *w, float *u);
     void (*w_back)(int items, const float *u, size_t u_point, float *r, size_t r_tap, bool add);
-    /* in lines, below: all of a pass; NULL where tiles are squares */
-    void (*line_pack)(const dti_conv *g, const float *w, float *packed);
-    void (*line_forward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
-                         const float *packed, const float *b, bool relu, const dti_wino_maps *y,
-                         float *scratch);
-    void (*line_backward)(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
-                          const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx, float *dw,
-                          float *db, float *scratch);
+    bool lines; /* in lines, below, which need none of these functions */
 };
+
+/* Does all of a square of `side` x `side` lie in the map, with all its points? */
+static bool dti_wino_whole(const dti_wino_square *s, int side)
+{
+    return s->top <= 0 && s->left <= 0 && s->bottom >= side && s->right >= side && !s->row_drop &&
+           !s->column_drop;
+}
 
 #define DTI_WINO_SIDE(n) \
     DTI_NOINLINE void dti_wino_x_##n(const dti_wino_square *s, float *v, size_t point) \
     { \
-        dti_wino_x(n, s, v, point); \
+        if (dti_wino_whole(s, n)) dti_wino_x(n, true, s, v, point); \
+        else dti_wino_x(n, false, s, v, point); \
     } \
     DTI_NOINLINE void dti_wino_x_back_##n(const dti_wino_square *s, const float *v, size_t point) \
     { \
-        dti_wino_x_back(n, s, v, point); \
+        if (dti_wino_whole(s, n)) dti_wino_x_back(n, true, s, v, point); \
+        else dti_wino_x_back(n, false, s, v, point); \
     }
 #define DTI_WINO_FORM(n, m, K) \
-    DTI_NOINLINE void dti_wino_y_##m##K(const dti_wino_square *s, const float *bias, \
-                                        const float *z, size_t point) \
+    DTI_NOINLINE void dti_wino_y_##m##K(const dti_wino_square *s, const float *bias, const float *z, \
+                                        size_t point) \
     { \
-        dti_wino_y(n, m, s, bias, z, point); \
+        if (dti_wino_whole(s, s->argmax ? m / 2 : m)) dti_wino_y(n, m, true, s, bias, z, point); \
+        else dti_wino_y(n, m, false, s, bias, z, point); \
     } \
     DTI_NOINLINE void dti_wino_y_back_##m##K(const dti_wino_square *s, float *z, size_t point) \
     { \
-        dti_wino_y_back(n, m, s, z, point); \
+        if (dti_wino_whole(s, s->argmax ? m / 2 : m)) dti_wino_y_back(n, m, true, s, z, point); \
+        else dti_wino_y_back(n, m, false, s, z, point); \
     } \
-    DTI_NOINLINE void dti_wino_rows_##m##K(int items, const float *from, size_t point, float *z) \
+    DTI_NOINLINE void dti_wino_rows_##m##K(int drop, int channels, const float *from, size_t point, \
+                                           float *z) \
     { \
-        dti_wino_rows(n, m, items, from, point, z); \
+        if (drop == 0) dti_wino_rows(n, m, 0, channels, from, point, z); \
+        else dti_wino_rows(n, m, drop, channels, from, point, z); \
     } \
-    DTI_NOINLINE void dti_wino_rows_back_##m##K(int items, const float *z, float *to, \
+    DTI_NOINLINE void dti_wino_rows_back_##m##K(int drop, int channels, const float *z, float *to, \
                                                 size_t point) \
     { \
-        dti_wino_rows_back(n, m, items, z, to, point); \
+        if (drop == 0) dti_wino_rows_back(n, m, 0, channels, z, to, point); \
+        else dti_wino_rows_back(n, m, drop, channels, z, to, point); \
     } \
     DTI_NOINLINE void dti_wino_w_##m##K(const float *w, float *u) { dti_wino_w(n, K, w, u); } \
     DTI_NOINLINE void dti_wino_w_back_##m##K(int items, const float *u, size_t u_point, float *r, \
@@ -8943,7 +9104,7 @@ struct dti_wino_form {
     { \
         n, m, K, dti_wino_x_##n, dti_wino_x_back_##n, dti_wino_y_##m##K, dti_wino_y_back_##m##K, \
             dti_wino_rows_##m##K, dti_wino_rows_back_##m##K, dti_wino_w_##m##K, \
-            dti_wino_w_back_##m##K, NULL, NULL, NULL \
+            dti_wino_w_back_##m##K, false \
     }
 DTI_WINO_SIDE(4)
 DTI_WINO_SIDE(6)
@@ -9015,7 +9176,7 @@ DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, co
             }
 }
 
-/* From here to dti_product_size: the sizes that come as numbers become constants. Each OT is a function of
+/* From here to dti_product_by_outs: the sizes that come as numbers become constants. Each OT is a function of
    its own, which keeps compilers fast. */
 DTI_INLINE void dti_product_tiles(const int OT, const bool LANES, const dti_product *p,
                                   const float *a, const float *b, float *out, int tiles, int blocks)
@@ -9026,61 +9187,28 @@ DTI_INLINE void dti_product_tiles(const int OT, const bool LANES, const dti_prod
     else dti_product_run(OT, 1, LANES, p, a, b, out, blocks);
 }
 
-DTI_INLINE void dti_product_any(const int OT, const dti_product *p, const float *a, const float *b,
-                                float *out, int tiles, int blocks)
-{
-    if (p->lanes) dti_product_tiles(OT, true, p, a, b, out, tiles, blocks);
-    else dti_product_tiles(OT, false, p, a, b, out, tiles, blocks);
-}
-
-DTI_NOINLINE void dti_product_1(const dti_product *p, const float *a, const float *b, float *out,
-                                int tiles, int blocks)
-{
-    dti_product_any(1, p, a, b, out, tiles, blocks);
-}
-DTI_NOINLINE void dti_product_2(const dti_product *p, const float *a, const float *b, float *out,
-                                int tiles, int blocks)
-{
-    dti_product_any(2, p, a, b, out, tiles, blocks);
-}
-DTI_NOINLINE void dti_product_3(const dti_product *p, const float *a, const float *b, float *out,
-                                int tiles, int blocks)
-{
-    dti_product_any(3, p, a, b, out, tiles, blocks);
-}
-#if DTI_REGISTERS == 32
-DTI_NOINLINE void dti_product_4(const dti_product *p, const float *a, const float *b, float *out,
-                                int tiles, int blocks)
-{
-    dti_product_any(4, p, a, b, out, tiles, blocks);
-}
-DTI_NOINLINE void dti_product_5(const dti_product *p, const float *a, const float *b, float *out,
-                                int tiles, int blocks)
-{
-    dti_product_any(5, p, a, b, out, tiles, blocks);
-}
-DTI_NOINLINE void dti_product_6(const dti_product *p, const float *a, const float *b, float *out,
-                                int tiles, int blocks)
-{
-    dti_product_any(6, p, a, b, out, tiles, blocks);
-}
-#endif
-
-/* The function for OT channels. */
-static void dti_product_size(int OT, const dti_product *p, const float *a, const float *b,
-                             float *out, int tiles, int blocks)
-{
-    switch (OT) {
-#if DTI_REGISTERS == 32
-    case 6: dti_product_6(p, a, b, out, tiles, blocks); break;
-    case 5: dti_product_5(p, a, b, out, tiles, blocks); break;
-    case 4: dti_product_4(p, a, b, out, tiles, blocks); break;
-#endif
-    case 3: dti_product_3(p, a, b, out, tiles, blocks); break;
-    case 2: dti_product_2(p, a, b, out, tiles, blocks); break;
-    default: dti_product_1(p, a, b, out, tiles, blocks); break;
+#define DTI_PRODUCT(OT) \
+    DTI_NOINLINE void dti_product_##OT(const dti_product *p, const float *a, const float *b, float *out, \
+                                       int tiles, int blocks) \
+    { \
+        if (p->lanes) dti_product_tiles(OT, true, p, a, b, out, tiles, blocks); \
+        else dti_product_tiles(OT, false, p, a, b, out, tiles, blocks); \
     }
-}
+DTI_PRODUCT(1)
+DTI_PRODUCT(2)
+DTI_PRODUCT(3)
+#if DTI_REGISTERS == 32
+DTI_PRODUCT(4)
+DTI_PRODUCT(5)
+DTI_PRODUCT(6)
+#endif
+static void (*const dti_product_by_outs[])(const dti_product *p, const float *a, const float *b, float *out,
+                                           int tiles, int blocks) = {
+    NULL, dti_product_1, dti_product_2, dti_product_3,
+#if DTI_REGISTERS == 32
+    dti_product_4, dti_product_5, dti_product_6
+#endif
+};
 
 /* n things in the fewest parts of at most `most`, as even as can be: the first `wide` parts are of `size`,
    the others one less. 20 channels, at most 6: four parts of 5; 10: two of 5; 16: 6, 5, 5. */
@@ -9089,13 +9217,14 @@ typedef struct dti_parts {
 } dti_parts;
 static dti_parts dti_parts_of(int n, int most)
 {
-    const int count = (n + most - 1) / most, size = (n + count - 1) / count;
+    const int count = (n + most - 1) / most, size = count ? (n + count - 1) / count : 0;
     return (dti_parts){ count, size, n - count * (size - 1) };
 }
 static int dti_part_begin(const dti_parts *p, int k)
 {
     return k * p->size - (k > p->wide ? k - p->wide : 0);
 }
+static int dti_part_size(const dti_parts *p, int k) { return p->size - (k >= p->wide); }
 
 /* All of a's `outs` with b's `tiles`. */
 static void dti_product_do(const dti_product *p, const float *a, const float *b, float *out,
@@ -9106,39 +9235,366 @@ static void dti_product_do(const dti_product *p, const float *a, const float *b,
     const size_t rest = (size_t)(o.wide * o.size),
                  a_rest = rest * (p->lanes ? DTI_L : (size_t)p->terms); /* after the wide blocks */
     for (int k = 0; k < t.count; ++k) {
-        const int width = t.size - (k >= t.wide);
-        dti_product_size(o.size, p, a, b, out, width, o.wide);
+        const int width = dti_part_size(&t, k);
+        dti_product_by_outs[o.size](p, a, b, out, width, o.wide);
         if (o.wide < o.count)
-            dti_product_size(o.size - 1, p, a + a_rest, b, out + rest * DTI_L, width,
-                             o.count - o.wide);
+            dti_product_by_outs[o.size - 1](p, a + a_rest, b, out + rest * DTI_L, width, o.count - o.wide);
         b += (size_t)width * p->b_tile;
         out += (size_t)width * p->out_tile;
     }
 }
 
-/* One column of points: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c]. U is dti_wino_pack's, of
-   all_outs channels o; `outs` of them are computed. Where the channels are many, passes over `depth` of them
-   keep the vectors of four tiles in L1 while all weights of the pass go by. */
-static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles, const float *u,
-                              const float *in, size_t in_point, float *out, size_t out_point)
+/* ---- Lines: the same along a row only. Between few channels the transforms of a square cost more than its
+   products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the
+   definition:
+
+       x row r   n numbers  --> V[r] = B' x   n points         M[i] = sum over c, u of U[u] * V[i + u - pad]
+       w row u   K numbers  --> U[u] = G w    n points         y row i = A' M[i]
+
+   There is F(4,5): four outputs take 40 products and 16 multiply-adds for A' M; the definition takes 100.
+   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left
+   out. A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A
+   row of points that is loaded serves two rows and two channels; a number of U that is repeated serves two
+   rows. Here a tile is all rows of the map in n columns; `first` is its first column.
+
+   Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over
+   tiles, then rows, whose sixteen lanes are then folded. Begin with dti_line_forward. */
+enum { DTI_LINE_N = 8, DTI_LINE_M = 4, DTI_LINE_K = 5,
+       DTI_LINE = DTI_LINE_N * DT_LANES,                    /* floats of a line's points */
+       /* points of a product at a time, so that its sums fit the registers: of M 2 x 2 x 4 or 2 x 2 x 2; of
+          dU, which has K = 5 of each, 2 x 2 x 5 or 2 x 1 x 5 */
+       DTI_LINE_POINTS = DTI_REGISTERS == 32 ? 4 : 2, DTI_LINE_W_POINTS = DTI_REGISTERS == 32 ? 2 : 1 };
+
+/* All rows of the maps, `side` columns from column `first` on, which may be outside. */
+static dti_wino_square dti_line_square(const dti_wino_maps *maps, int first, int side)
 {
-    const dti_parts passes = dti_parts_of(ins, dti_wino_machine.depth);
-    const int together = passes.count == 1 ? n : 1;
-    dti_product p = { .b_tile = (size_t)ins * DTI_L,
-                      .out_tile = (size_t)outs * DTI_L,
-                      .points = together,
-                      .a_point = (size_t)ins * (size_t)all_outs,
-                      .b_point = in_point,
-                      .out_point = out_point };
-    for (int f = 0; f < n; f += together)
-        for (int k = 0; k < passes.count; ++k) {
-            const int first = dti_part_begin(&passes, k);
-            p.terms = passes.size - (k >= passes.wide);
-            p.resume = k > 0;
-            dti_product_do(&p, u + ((size_t)f * (size_t)ins + (size_t)first) * (size_t)all_outs,
-                           in + (size_t)f * in_point + (size_t)first * DTI_L,
-                           out + (size_t)f * out_point, outs, tiles);
+    const ptrdiff_t at = (ptrdiff_t)first * DT_LANES;
+    return (dti_wino_square){ .at = maps->at + at, .argmax = maps->argmax ? maps->argmax + at : NULL,
+                              .channel = (size_t)(maps->rows * maps->columns) * DTI_L,
+                              .row = (size_t)maps->columns * DTI_L, .channels = maps->channels,
+                              .bottom = maps->rows, .left = first < 0 ? -first : 0,
+                              .right = dti_least(maps->columns - first, side) };
+}
+
+/* The m columns of y from `first` on; pooled they are half as many */
+static dti_wino_square dti_line_square_of_y(const dti_wino_maps *y, int first)
+{
+    if (y->argmax) return dti_line_square(y, first / 2, DTI_LINE_M / 2);
+    return dti_line_square(y, first, DTI_LINE_M);
+}
+
+/* V of all rows of x for the tile whose first number is column `first` */
+DTI_NOINLINE void dti_line_x(const dti_wino_maps *x, int first, float *v)
+{
+    const dti_wino_square s = dti_line_square(x, first, DTI_LINE_N);
+    for (int c = 0; c < x->channels; ++c)
+        for (int i = 0; i < x->rows; ++i, v += DTI_LINE)
+            for (size_t part = 0; part < 16; part += DTI_W) {
+                dti_v a[8], b[8];
+                dti_wino_load(DTI_LINE_N, false, &s, i, s.at + (size_t)c * s.channel + part, a);
+                dti_wino_interpolate(DTI_LINE_N, b, a);
+                DTI_UNROLL for (int j = 0; j < DTI_LINE_N; ++j) dti_store(v + (size_t)j * DTI_L + part, b[j]);
+            }
+}
+
+/* dM = A dy of channel o, `rows` rows */
+DTI_NOINLINE void dti_line_dy(const dti_wino_maps *dy, int o, int rows, int first, float *dm)
+{
+    const dti_wino_square s = dti_line_square_of_y(dy, first);
+    for (int i = 0; i < rows; ++i, dm += DTI_LINE)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            dti_v a[8], b[8];
+            dti_wino_load_dy(DTI_LINE_M, false, &s, i, (size_t)o * s.channel + part, a);
+            dti_wino_evaluate(DTI_LINE_N, DTI_LINE_M, 0, b, a);
+            DTI_UNROLL for (int j = 0; j < DTI_LINE_N; ++j) dti_store(dm + (size_t)j * DTI_L + part, b[j]);
         }
+}
+
+/* Rows i and i+1 of channel o of y from M */
+DTI_NOINLINE void dti_line_y(const dti_wino_square *s, int o, int i, const float *m)
+{
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v a[8], b[2][8];
+        DTI_UNROLL for (int r = 0; r < 2; ++r) {
+            DTI_UNROLL for (int j = 0; j < DTI_LINE_N; ++j)
+                a[j] = dti_load(m + r * DTI_LINE + (ptrdiff_t)((size_t)j * DTI_L + part));
+            dti_wino_evaluate_back(DTI_LINE_N, DTI_LINE_M, 0, b[r], a);
+        }
+        dti_wino_give_rows(DTI_LINE_M, false, s, i, (size_t)o * s->channel + part, b);
+    }
+}
+
+/* Rows r and r+1 of channel c of dx += B dV */
+DTI_NOINLINE void dti_line_dx(const dti_wino_square *s, int c, int r, const float *dv)
+{
+    for (int i = r; i < r + 2 && i < s->bottom; ++i, dv += DTI_LINE)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            float *row = s->at + (size_t)c * s->channel + (size_t)i * s->row + part;
+            dti_v a[8], b[8];
+            DTI_UNROLL for (int j = 0; j < DTI_LINE_N; ++j) a[j] = dti_load(dv + (size_t)j * DTI_L + part);
+            dti_wino_interpolate_back(DTI_LINE_N, b, a);
+            DTI_UNROLL for (int j = 0; j < DTI_LINE_N; ++j)
+                if (j >= s->left && j < s->right)
+                    dti_store(row + j * DT_LANES, dti_load(row + j * DT_LANES) + b[j]);
+        }
+}
+
+/* M of two rows for all channels o: sum over c, q of U[o][c][q] * V[c][top + row + q]. The bias is put in at
+   point 1, the point +1, from which each of a line's outputs takes its share once. */
+typedef struct dti_line_rows {
+    int outs, ins, rows;        /* channels o and c; rows of V */
+    int top;                    /* the first row that is read, perhaps outside */
+    const float *v, *u, *bias;  /* bias: or NULL */
+    float *m;                   /* [o][two rows][n points][16] */
+} dti_line_rows;
+
+/* OUTS of the channels, from o on, and some points from p on, in registers. WHOLE: all rows that are read are
+   there. acc[o][row][p]. */
+DTI_INLINE void dti_line_product(const int OUTS, const bool WHOLE, const dti_line_rows *a, int o, int p)
+{
+    const ptrdiff_t u_out = (ptrdiff_t)a->ins * DTI_LINE_K * DTI_LINE_N;
+    for (ptrdiff_t part = 0; part < DT_LANES; part += DTI_W) {
+        dti_v acc[2][2][DTI_LINE_POINTS];
+        DTI_UNROLL for (int i = 0; i < OUTS; ++i)
+            DTI_UNROLL for (int k = 0; k < DTI_LINE_POINTS; ++k)
+                acc[i][0][k] = acc[i][1][k] = dti_splat(p + k == 1 && a->bias ? a->bias[o + i] : 0.0f);
+        for (int c = 0; c < a->ins; ++c) {
+            const float *row = a->v + (ptrdiff_t)(c * a->rows + a->top) * DTI_LINE + p * DT_LANES + part;
+            const float *u = a->u + o * u_out + c * DTI_LINE_K * DTI_LINE_N + p;
+            DTI_UNROLL for (int q = 0; q <= DTI_LINE_K; ++q) { /* tap q of the first row, q-1 of the second */
+                if (!WHOLE && (a->top + q < 0 || a->top + q >= a->rows)) continue;
+                DTI_UNROLL for (int k = 0; k < DTI_LINE_POINTS; ++k) {
+                    const dti_v x = dti_load(row + q * DTI_LINE + k * DT_LANES);
+                    DTI_UNROLL for (int i = 0; i < OUTS; ++i) {
+                        const float *at = u + i * u_out + q * DTI_LINE_N + k;
+                        if (q < DTI_LINE_K) acc[i][0][k] = dti_fma(dti_splat(*at), x, acc[i][0][k]);
+                        if (q > 0) acc[i][1][k] = dti_fma(dti_splat(at[-DTI_LINE_N]), x, acc[i][1][k]);
+                    }
+                }
+            }
+        }
+        DTI_UNROLL for (int i = 0; i < OUTS; ++i)
+            DTI_UNROLL for (int r = 0; r < 2; ++r)
+                DTI_UNROLL for (int k = 0; k < DTI_LINE_POINTS; ++k)
+                    dti_store(a->m + ((o + i) * 2 + r) * DTI_LINE + (p + k) * DT_LANES + part, acc[i][r][k]);
+    }
+}
+
+DTI_NOINLINE void dti_line_products(const dti_line_rows *a)
+{
+    const bool whole = a->top >= 0 && a->top + DTI_LINE_K < a->rows;
+    for (int p = 0; p < DTI_LINE_N; p += DTI_LINE_POINTS)
+        for (int o = 0; o < a->outs; o += 2)
+            if (o + 1 == a->outs) dti_line_product(1, false, a, o, p);
+            else if (whole) dti_line_product(2, true, a, o, p);
+            else dti_line_product(2, false, a, o, p);
+}
+
+/* Floats of so many vectors, as an odd number of cache lines. */
+static size_t dti_wino_lines(int tiles, int channels)
+{
+    return ((size_t)tiles * (size_t)channels | 1) * DTI_L;
+}
+
+/* Where the parts of scratch begin, in floats; V is at 0. One part behind the other: V, dM, M, dU's sums in
+   lanes, dU, R, the bias. */
+typedef struct dti_line_room {
+    int chunk;                          /* tiles that are done together: of two channels, dM then stays in L1
+                                           until dU has been made of it */
+    int rows, vectors;                  /* rows of all kernels, O*C*K; sixteen of them are a vector */
+    ptrdiff_t v_tile, dm_row, dm_tile;  /* floats from tile to tile, and from channel to channel of dM */
+    size_t sums_point, du_point;        /* floats of a point's sums of dU in lanes, and folded */
+    size_t dm, m, sums, du, r, bias, end;
+} dti_line_room;
+
+static dti_line_room dti_line_room_of(const dti_conv *g, bool dx)
+{
+    const int fit = dti_machine.l1_bytes / (2 * g->P * DTI_LINE * (int)sizeof(float));
+    const int most = (g->C > g->O ? g->C : g->O) + 1, outs = dx ? g->O : 2;
+    dti_line_room r = { .chunk = dti_least(fit < 1 ? 1 : fit, (g->Q + DTI_LINE_M - 1) / DTI_LINE_M),
+                        .rows = g->O * g->C * DTI_LINE_K };
+    r.v_tile = (ptrdiff_t)g->C * g->H * DTI_LINE;
+    r.dm_row = (ptrdiff_t)g->P * DTI_LINE;
+    r.dm_tile = outs * r.dm_row;            /* without dx, dM is kept of two channels only */
+    r.vectors = (r.rows + 15) / 16;
+    r.sums_point = dti_wino_lines(1, r.rows);
+    r.du_point = dti_wino_lines(1, r.vectors);
+    r.dm = (size_t)(r.chunk * r.v_tile);
+    r.m = r.dm + (size_t)(r.chunk * r.dm_tile);
+    r.sums = r.m + (size_t)(most * 2 * DTI_LINE);
+    r.du = r.sums + DTI_LINE_N * r.sums_point;
+    r.r = r.du + DTI_LINE_N * r.du_point;
+    r.bias = r.r + DTI_LINE_K * r.du_point;
+    r.end = r.bias + (size_t)g->O * DTI_L;
+    return r;
+}
+
+/* What dU is made of, of OUTS channels o, one channel c and a few points: += sum over tiles, then rows i of
+   dM[o][i] * V[i + u - pad]. */
+typedef struct dti_line_dots {
+    const dti_conv *g;
+    const dti_line_room *room;
+    int tiles;
+    const float *v, *dm;        /* V of channel c, dM of the first channel o, from the first point on */
+    float *sums;                /* [point][o][u][16], the points sums_point, the o C*K*16 floats apart */
+    bool resume;                /* go on from what sums holds, of the tiles before */
+} dti_line_dots;
+
+/* acc[o][p][u]; the loops of the sum: tiles; rows i of dM; taps u. */
+DTI_INLINE void dti_line_weights(const int OUTS, const dti_line_dots *a)
+{
+    enum { PT = DTI_LINE_W_POINTS, K = DTI_LINE_K };
+    const dti_conv *g = a->g;
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        float *sums[2] = { a->sums + part, a->sums + part + (size_t)(g->C * K) * DTI_L };
+        dti_v acc[2][PT][K];
+        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+            DTI_UNROLL for (int p = 0; p < PT; ++p)
+                DTI_UNROLL for (int u = 0; u < K; ++u) {
+                    acc[o][p][u] = dti_splat(0.0f);
+                    if (a->resume)
+                        acc[o][p][u] = dti_load(sums[o] + (size_t)p * a->room->sums_point +
+                                                (size_t)u * DTI_L);
+                }
+        for (int t = 0; t < a->tiles; ++t)
+            for (int i = 0; i < g->P; ++i) {
+                const float *d = a->dm + t * a->room->dm_tile + i * DTI_LINE + part,
+                            *x = a->v + t * a->room->v_tile + part;
+                const int top = i - g->pad;
+                const bool whole = top >= 0 && top + K <= g->H;
+                dti_v ds[2][PT];
+                DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+                    DTI_UNROLL for (int p = 0; p < PT; ++p)
+                        ds[o][p] = dti_load(d + o * a->room->dm_row + p * DT_LANES);
+                DTI_UNROLL for (int u = 0; u < K; ++u) {
+                    if (!whole && (top + u < 0 || top + u >= g->H)) continue;
+                    DTI_UNROLL for (int p = 0; p < PT; ++p) {
+                        const dti_v xs = dti_load(x + (top + u) * DTI_LINE + p * DT_LANES);
+                        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+                            acc[o][p][u] = dti_fma(ds[o][p], xs, acc[o][p][u]);
+                    }
+                }
+            }
+        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
+            DTI_UNROLL for (int p = 0; p < PT; ++p)
+                DTI_UNROLL for (int u = 0; u < K; ++u)
+                    dti_store(sums[o] + (size_t)p * a->room->sums_point + (size_t)u * DTI_L, acc[o][p][u]);
+    }
+}
+
+DTI_NOINLINE void dti_line_weights_1(const dti_line_dots *a) { dti_line_weights(1, a); }
+DTI_NOINLINE void dti_line_weights_2(const dti_line_dots *a) { dti_line_weights(2, a); }
+
+/* Weights: U[o][c][u][point], and behind it [c][o][K-1-u][point] for dV. Sixteen rows of kernels are
+   transformed side by side. */
+DTI_NOINLINE void dti_line_pack(const dti_conv *g, const float *w, float *packed)
+{
+    enum { n = DTI_LINE_N, K = DTI_LINE_K };
+    const int rows = g->O * g->C * K;
+    float *back = packed + dti_whole_lines((size_t)(rows * n));
+    for (int first = 0; first < rows; first += DT_LANES) {
+        const int lanes = dti_least(rows - first, DT_LANES);
+        _Alignas(64) float from[K][DT_LANES] = { { 0 } }, to[n][DT_LANES];
+        for (int l = 0; l < lanes; ++l)
+            for (int j = 0; j < K; ++j) from[j][l] = w[(first + l) * K + j];
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            dti_v a[K], b[n];
+            DTI_UNROLL for (int j = 0; j < K; ++j) a[j] = dti_load(from[j] + part);
+            dti_wino_evaluate(n, K, 0, b, a);
+            DTI_UNROLL for (int j = 0; j < n; ++j) dti_store(to[j] + part, b[j] * dti_wino_scale(n, j));
+        }
+        for (int l = 0; l < lanes; ++l) {
+            const int u = (first + l) % K, c = (first + l) / K % g->C, o = (first + l) / K / g->C;
+            for (int j = 0; j < n; ++j)
+                packed[(first + l) * n + j] = back[((c * g->O + o) * K + K - 1 - u) * n + j] = to[j][l];
+        }
+    }
+}
+
+/* y of one group: V of n columns of x, then, two rows at a time, M and y. */
+static void dti_line_forward(const dti_conv *g, const dti_wino_maps *x, const float *packed, const float *b,
+                             bool relu, const dti_wino_maps *y, float *scratch)
+{
+    dti_line_rows a = { .outs = g->O, .ins = g->C, .rows = g->H, .v = scratch, .u = packed, .bias = b,
+                        .m = scratch + dti_line_room_of(g, true).m };
+    for (int first = 0; first < g->Q; first += DTI_LINE_M) {    /* V of a tile: in L1 if channels are few */
+        dti_wino_square s = dti_line_square_of_y(y, first);
+        s.relu = relu;
+        dti_line_x(x, first - g->pad, scratch);
+        for (int i = 0; i < g->P; i += 2) {                     /* M of two rows, in L1 */
+            a.top = i - g->pad;
+            dti_line_products(&a);
+            for (int o = 0; o < g->O; ++o) dti_line_y(&s, o, i, a.m + (size_t)o * 2 * DTI_LINE);
+        }
+    }
+}
+
+/* The lanes of db: point +1 of a line of dM is the sum of m of dy. */
+static void dti_line_bias(const float *dm, int rows, bool add, float *sum)
+{
+    for (size_t part = 0; part < 16; part += DTI_W) {
+        dti_v all = dti_splat(0.0f);
+        if (add) all = dti_load(sum + part);
+        for (int i = 0; i < rows; ++i) all += dti_load(dm + i * DTI_LINE + (ptrdiff_t)(DTI_L + part));
+        dti_store(sum + part, all);
+    }
+}
+
+/* Of one group: dx unless NULL, dw and db unless NULL; all are overwritten. The loops:
+     chunks          of `now` tiles: V of all channels of x, for dw
+     two channels o  dM of them, in L1; db; dU of them, a few points by one channel c at a time
+     tiles           dV and dx of all channels, two rows at a time, once dM of all o is there */
+static void dti_line_backward(const dti_conv *g, const dti_wino_maps *x, const dti_wino_maps *dy,
+                              const float *packed, const dti_wino_maps *dx, float *dw, float *db,
+                              float *scratch)
+{
+    const dti_line_room r = dti_line_room_of(g, dx != NULL);
+    const int tiles = (g->Q + DTI_LINE_M - 1) / DTI_LINE_M, kernels = g->C * DTI_LINE_K;
+    float *dm = scratch + r.dm, *bias = scratch + r.bias;
+    if (dx) memset(dx->at, 0, (size_t)(g->C * g->H) * (size_t)g->W * DTI_L * sizeof(float));
+    for (int t0 = 0, now; t0 < tiles; t0 += now) {
+        now = dti_least(r.chunk, tiles - t0);
+        for (int t = 0; dw && t < now; ++t)
+            dti_line_x(x, (t0 + t) * DTI_LINE_M - g->pad, scratch + t * r.v_tile);
+        for (int o = 0; o < g->O; o += 2) {
+            const int two = dti_least(2, g->O - o);
+            float *d = dm + (dx ? o * r.dm_row : 0), *s = scratch + r.sums + (size_t)(o * kernels) * DTI_L;
+            for (int k = 0; k < two; ++k)
+                for (int t = 0; t < now; ++t) {
+                    float *to = d + t * r.dm_tile + k * r.dm_row;
+                    dti_line_dy(dy, o + k, g->P, (t0 + t) * DTI_LINE_M, to);
+                    if (db) dti_line_bias(to, g->P, t0 + t > 0, bias + (size_t)(o + k) * DTI_L);
+                }
+            for (int p = 0; dw && p < DTI_LINE_N; p += DTI_LINE_W_POINTS)
+                for (int c = 0; c < g->C; ++c) {
+                    const dti_line_dots a = {
+                        .g = g, .room = &r, .tiles = now, .resume = t0 > 0,
+                        .v = scratch + (ptrdiff_t)c * g->H * DTI_LINE + p * DT_LANES, .dm = d + p * DT_LANES,
+                        .sums = s + (size_t)p * r.sums_point + (size_t)(c * DTI_LINE_K) * DTI_L };
+                    if (two == 2) dti_line_weights_2(&a);
+                    else dti_line_weights_1(&a);
+                }
+            for (int p = 0; dw && t0 + now == tiles && p < DTI_LINE_N; ++p)
+                dti_fold(scratch + r.du + (size_t)p * r.du_point + (size_t)(o * kernels),
+                         s + (size_t)p * r.sums_point, two * kernels);
+        }
+        for (int t = 0; dx && t < now; ++t) {
+            const dti_wino_square to = dti_line_square(dx, (t0 + t) * DTI_LINE_M - g->pad, DTI_LINE_N);
+            dti_line_rows a = { .outs = g->C, .ins = g->O, .rows = g->P, .v = dm + t * r.dm_tile,
+                                .u = packed + dti_whole_lines((size_t)(r.rows * DTI_LINE_N)),
+                                .m = scratch + r.m };
+            for (int i = 0; i < g->H; i += 2) {
+                a.top = i + g->pad - DTI_LINE_K + 1;
+                dti_line_products(&a);
+                for (int c = 0; c < g->C; ++c) dti_line_dx(&to, c, i, a.m + (size_t)c * 2 * DTI_LINE);
+            }
+        }
+    }
+    if (db) dti_fold(db, bias, g->O);
+    if (!dw) return;
+    dti_wino_w_back(DTI_LINE_N, DTI_LINE_K, r.vectors, scratch + r.du, r.du_point, scratch + r.r, r.du_point,
+                    false);
+    dti_turn(dw, DTI_LINE_K, scratch + r.r, (ptrdiff_t)r.du_point, DTI_LINE_K, r.rows);
 }
 
 /* ---- Weights, once a step: U[point][pass][block][c of the pass][o of the block], the order in which the
@@ -9146,44 +9602,34 @@ static void dti_wino_products(int n, int all_outs, int outs, int ins, int tiles,
    `depth` channels c, a block at most `outs` channels o, both as even as dti_parts_of makes them. */
 DTI_LOCAL size_t dti_wino_packed_floats(const dti_conv *g, const dti_wino_form *form)
 {
-    if (form->line_pack) return 2 * dti_whole_lines((size_t)(g->O * g->C) * (size_t)(form->K * form->n));
+    if (form->lines) return 2 * dti_whole_lines((size_t)(g->O * g->C) * (size_t)(form->K * form->n));
     return 2 * (size_t)(form->n * form->n) * dti_whole_lines((size_t)g->C * (size_t)g->O);
 }
 
-/* The loops: passes; 16 channels o, whose kernels are transformed side by side; the pass's channels c. */
+/* One pass's weights, in that order; the kernels of sixteen pairs (c, o) are transformed side by side. */
 static void dti_wino_pack_pass(const dti_wino_form *form, int outs, int ins, const float *w,
                                size_t w_out, size_t w_in, float *packed)
 {
-    const int taps = form->K * form->K, points = form->n * form->n;
+    const int taps = form->K * form->K;
     const dti_parts passes = dti_parts_of(ins, dti_wino_machine.depth),
                     blocks = dti_parts_of(outs, dti_wino_machine.outs);
     const size_t point = (size_t)outs * (size_t)ins;
-    _Alignas(64) float from[25 * 16], to[64 * 16];
-    memset(from, 0, sizeof from);
-    for (int k = 0; k < passes.count; ++k)
-        for (int o0 = 0; o0 < outs; o0 += DT_LANES) {
-            const int c0 = dti_part_begin(&passes, k), depth = passes.size - (k >= passes.wide),
-                      lanes = outs - o0 < DT_LANES ? outs - o0 : DT_LANES;
-            size_t at[DT_LANES], step[DT_LANES]; /* of each o: its place at c0, and to the next c */
-            for (int l = 0, b = 0; l < lanes; ++l) {
-                while (b + 1 < blocks.count && dti_part_begin(&blocks, b + 1) <= o0 + l) ++b;
-                const int begin = dti_part_begin(&blocks, b);
-                at[l] = (size_t)c0 * (size_t)outs + (size_t)begin * (size_t)depth +
-                        (size_t)(o0 + l - begin);
-                step[l] = (size_t)(blocks.size - (b >= blocks.wide));
-            }
-            for (int c = 0; c < depth; ++c) {
-                for (int l = 0; l < lanes; ++l)
-                    for (int t = 0; t < taps; ++t)
-                        from[t * DT_LANES + l] =
-                            w[(size_t)(o0 + l) * w_out + (size_t)(c0 + c) * w_in + (size_t)t];
-                form->w(from, to);
-                for (int f = 0; f < points; ++f)
-                    for (int l = 0; l < lanes; ++l)
-                        packed[(size_t)f * point + at[l] + (size_t)c * step[l]] =
-                            to[f * DT_LANES + l];
-            }
-        }
+    _Alignas(64) float from[25][DT_LANES] = { { 0 } }, to[64][DT_LANES];
+    size_t done = 0;    /* pairs of each point that are there */
+    int lane = 0;
+    for (int pass = 0; pass < passes.count; ++pass)
+    for (int block = 0; block < blocks.count; ++block)
+    for (int c = dti_part_begin(&passes, pass); c < dti_part_begin(&passes, pass + 1); ++c)
+    for (int o = dti_part_begin(&blocks, block); o < dti_part_begin(&blocks, block + 1); ++o) {
+        const float *kernel = w + (size_t)o * w_out + (size_t)c * w_in;
+        for (int t = 0; t < taps; ++t) from[t][lane] = kernel[t];
+        if (++lane < DT_LANES && done + (size_t)lane < point) continue;
+        form->w(from[0], to[0]);
+        for (int f = 0; f < form->n * form->n; ++f)
+            memcpy(packed + (size_t)f * point + done, to[f], (size_t)lane * sizeof *packed);
+        done += (size_t)lane;
+        lane = 0;
+    }
 }
 
 /* w[O][C][K][K] -> U for the forward pass, and behind it U for backward-data. */
@@ -9191,8 +9637,8 @@ DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const
                              float *packed)
 {
     const size_t taps = (size_t)(g->K * g->K), row = (size_t)g->C * taps;
-    if (form->line_pack) {
-        form->line_pack(g, w, packed);
+    if (form->lines) {
+        dti_line_pack(g, w, packed);
         return;
     }
     dti_wino_pack_pass(form, g->O, g->C, w, row, taps, packed);
@@ -9200,245 +9646,179 @@ DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const
                        packed + dti_wino_packed_floats(g, form) / 2);
 }
 
-/* ---- Tiles of a layer's maps. */
+/* ---- Tiles of a layer's maps. They are counted through all groups, kind after kind, and in each kind group
+   after group and row by row:
 
-/* the rows and columns of a tile that lie in the map: top..bottom-1, left..right-1 */
-typedef struct dti_wino_place {
-    int top, bottom, left, right;
-} dti_wino_place;
+        +------+------+---+
+        |  1   |  1   | 0 |     1  whole: m x m outputs           0  ragged at the right
+        +------+------+---+                                        2  .. at the bottom
+        |  2   |  2   | 3 |                                        3  .. at both
+        +------+------+---+
 
-static int dti_wino_tiles(const dti_conv *g, const dti_wino_form *form)
+   In this order the tiles that have a certain point stand together: a column of points that is dropped lacks
+   kinds 0 and 3, a row that is dropped lacks 2 and 3. */
+typedef struct dti_wino_grid {
+    int groups, rows, columns;      /* whole tiles of a map, down and across */
+    int row_drop, column_drop;      /* points that a ragged tile at the bottom, at the right does without */
+    int each[4], end[4];            /* tiles of a kind: in each group; where the kind ends, all groups */
+} dti_wino_grid;
+
+static int dti_wino_tiles(const dti_conv *g, const dti_wino_form *form) /* of one group */
 {
     return ((g->P + form->m - 1) / form->m) * ((g->Q + form->m - 1) / form->m);
 }
 
-/* Tile t, counted through the groups and in each row by row: side x side numbers of the maps, tiles `step`
-   apart, the first one starting `pad` outside. *in: what of it lies in the map. */
-static dti_wino_square dti_wino_tile(const dti_conv *g, const dti_wino_form *form,
-                                     const dti_wino_maps *maps, int t, int step, int side, int pad,
-                                     dti_wino_place *in)
+static dti_wino_grid dti_wino_grid_of(const dti_conv *g, const dti_wino_form *form, int groups)
 {
-    const int per = dti_wino_tiles(g, form), across = (g->Q + form->m - 1) / form->m;
-    const int r = t % per / across * step - pad, c = t % across * step - pad;
-    *in = (dti_wino_place){ r < 0 ? -r : 0, maps->rows - r < side ? maps->rows - r : side,
-                            c < 0 ? -c : 0, maps->columns - c < side ? maps->columns - c : side };
-    return (dti_wino_square){ maps->at + (size_t)(t / per) * maps->group +
-                                  ((ptrdiff_t)r * maps->columns + c) * (ptrdiff_t)DTI_L,
-                              (size_t)maps->rows * (size_t)maps->columns * DTI_L,
-                              (size_t)maps->columns * DTI_L, maps->channels };
-}
-static bool dti_wino_full(const dti_wino_place *in, int side)
-{
-    return in->top == 0 && in->left == 0 && in->bottom == side && in->right == side;
+    const int m = form->m, rows = g->P / m, columns = g->Q / m, bottom = g->P % m > 0, right = g->Q % m > 0;
+    dti_wino_grid grid = { groups, rows, columns, bottom ? dti_least(m - g->P % m, 2) : 0,
+                           right ? dti_least(m - g->Q % m, 2) : 0,
+                           { rows * right, rows * columns, bottom * columns, bottom * right }, { 0 } };
+    for (int k = 0, all = 0; k < 4; ++k) grid.end[k] = all += groups * grid.each[k];
+    return grid;
 }
 
-/* to (+)= from where the tile lies in the map; 16 lanes a place, rows to_row and from_row floats
-   apart */
-static void dti_wino_copy(const dti_wino_place *in, float *to, size_t to_row, const float *from,
-                          size_t from_row, bool add)
+/* What a pass does at a time: tiles first .. first+tiles-1 of a layer. */
+typedef struct dti_wino_chunk {
+    const dti_conv *g;
+    const dti_wino_form *form;
+    dti_wino_grid grid;
+    int first, tiles;
+} dti_wino_chunk;
+
+/* Of the chunk's tiles those that have the point (i, j): *from .. *from + the number that is returned - 1 */
+static int dti_wino_having(const dti_wino_chunk *k, int j, int i, int *from)
 {
-    for (int i = in->top; i < in->bottom; ++i)
-        for (int j = in->left; j < in->right; ++j)
-            for (size_t part = 0; part < 16; part += DTI_W) {
-                float *at = to + (size_t)i * to_row + (size_t)j * DTI_L + part;
-                dti_v v = dti_load(from + (size_t)i * from_row + (size_t)j * DTI_L + part);
-                if (add) v += dti_load(at);
-                dti_store(at, v);
-            }
+    const dti_wino_grid *grid = &k->grid;
+    const bool row = !dti_wino_kept(k->form->n, grid->row_drop, i),
+               column = !dti_wino_kept(k->form->n, grid->column_drop, j);
+    const int begin = (column ? grid->end[0] : 0) - k->first,
+              end = dti_least(grid->end[row ? 1 : column ? 2 : 3] - k->first, k->tiles);
+    *from = begin > 0 ? begin : 0;
+    return end > *from ? end - *from : 0;
 }
 
-/* V of tiles t0 .. t0+tiles-1. A tile that reaches beyond the map goes by way of a square of its own, `own`,
-   a channel at a time: zeros, and in them what there is. */
-static void dti_wino_take_x(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
-                            int t0, int tiles, float *v, size_t point)
+/* Rows of points that tile t of the chunk does without */
+static int dti_wino_row_drop(const dti_wino_chunk *k, int t)
 {
-    _Alignas(64) float own[64 * 16];
-    const size_t row = (size_t)form->n * DTI_L;
-    for (int t = 0; t < tiles; ++t) {
-        dti_wino_place in;
-        const dti_wino_square s = dti_wino_tile(g, form, x, t0 + t, form->m, form->n, g->pad, &in);
-        float *to = v + (size_t)(t * g->C) * DTI_L;
-        if (dti_wino_full(&in, form->n)) {
-            form->x(&s, to, point);
-            continue;
-        }
-        memset(own, 0, sizeof own);
-        for (int c = 0; c < g->C; ++c, to += DTI_L) {
-            dti_wino_copy(&in, own, row, s.at + (size_t)c * s.channel, s.row, false);
-            form->x(&(dti_wino_square){ own, 0, row, 1 }, to, point);
-        }
-    }
+    return k->first + t >= k->grid.end[1] ? k->grid.row_drop : 0;
 }
 
-/* The way back: dx += B dV B' of these tiles. */
-static void dti_wino_give_dx(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *dx,
-                             int t0, int tiles, const float *v, size_t point)
+/* The square of tile t of the chunk: side x side numbers of the maps; the squares are `step` apart, the first
+   one begins `pad` outside. */
+static dti_wino_square dti_wino_square_of(const dti_wino_chunk *k, const dti_wino_maps *maps, int t, int step,
+                                          int side, int pad)
 {
-    _Alignas(64) float own[64 * 16];
-    const size_t row = (size_t)form->n * DTI_L;
-    for (int t = 0; t < tiles; ++t) {
-        dti_wino_place in;
-        const dti_wino_square s = dti_wino_tile(g, form, dx, t0 + t, form->m, form->n, g->pad, &in);
-        const float *from = v + (size_t)(t * g->C) * DTI_L;
-        if (dti_wino_full(&in, form->n)) {
-            form->x_back(&s, from, point);
-            continue;
-        }
-        for (int c = 0; c < g->C; ++c, from += DTI_L) {
-            memset(own, 0, sizeof own);
-            form->x_back(&(dti_wino_square){ own, 0, row, 1 }, from, point);
-            dti_wino_copy(&in, s.at + (size_t)c * s.channel, s.row, own, row, true);
-        }
-    }
+    const dti_wino_grid *grid = &k->grid;
+    int at = k->first + t, kind = 0;
+    while (at >= grid->end[kind]) ++kind;
+    at -= kind > 0 ? grid->end[kind - 1] : 0;
+    const int group = at / grid->each[kind], place = at % grid->each[kind];
+    const bool right = kind == 0 || kind == 3, bottom = kind >= 2;
+    const int r = ((bottom ? grid->rows : 0) + place / (right ? 1 : grid->columns)) * step - pad,
+              c = (right ? grid->columns : place % grid->columns) * step - pad;
+    const ptrdiff_t first = ((ptrdiff_t)r * maps->columns + c) * (ptrdiff_t)DTI_L;
+    return (dti_wino_square){
+        .at = maps->at + (size_t)group * maps->group + first,
+        .argmax = maps->argmax ? maps->argmax + (size_t)group * maps->argmax_group + first : NULL,
+        .channel = (size_t)maps->rows * (size_t)maps->columns * DTI_L, .row = (size_t)maps->columns * DTI_L,
+        .channels = maps->channels, .top = r < 0 ? -r : 0, .bottom = dti_least(maps->rows - r, side),
+        .left = c < 0 ? -c : 0, .right = dti_least(maps->columns - c, side),
+        .row_drop = bottom ? grid->row_drop : 0, .column_drop = right ? grid->column_drop : 0
+    };
 }
 
-/* One channel's tile y[m][m] -> 2x2 maxima and their places, as [E1.5]; and back, zeros where no
-   maximum was. */
-static void dti_wino_pool(const dti_wino_place *in, int m, const float *y, bool relu, float *to,
-                          uint8_t *argmax, size_t row)
+static dti_wino_square dti_wino_square_of_x(const dti_wino_chunk *k, const dti_wino_maps *x, int t)
 {
-    for (int i = 0; i < in->bottom; ++i)
-        for (int j = 0; j < in->right; ++j)
-            for (size_t part = 0; part < 16; part += DTI_W) {
-                const float *at = y + (size_t)(2 * i * m + 2 * j) * DTI_L + part;
-                const dti_v window[4] = { dti_load(at), dti_load(at + DTI_L),
-                                          dti_load(at + (size_t)m * DTI_L),
-                                          dti_load(at + (size_t)(m + 1) * DTI_L) };
-                const size_t out = (size_t)i * row + (size_t)j * DTI_L + part;
-                dti_tile_pool(window, relu, to + out, argmax + out);
-            }
+    return dti_wino_square_of(k, x, t, k->form->m, k->form->n, k->g->pad);
 }
 
-static void dti_wino_unpool(const dti_wino_place *in, int m, float *y, const float *from,
-                            const uint8_t *argmax, size_t row)
+static dti_wino_square dti_wino_square_of_y(const dti_wino_chunk *k, const dti_wino_maps *y, int t)
 {
-    for (int i = 0; i < in->bottom; ++i)
-        for (int j = 0; j < in->right; ++j)
-            for (size_t part = 0; part < 16; part += DTI_W) {
-                const size_t at = (size_t)i * row + (size_t)j * DTI_L + part;
-                const dti_v d = dti_load(from + at);
-                const dti_places place = dti_load_places(argmax + at);
-                float *to = y + (size_t)(2 * i * m + 2 * j) * DTI_L + part;
-                dti_store(to, dti_if_place(place, 0, d));
-                dti_store(to + DTI_L, dti_if_place(place, 1, d));
-                dti_store(to + (size_t)m * DTI_L, dti_if_place(place, 2, d));
-                dti_store(to + (size_t)(m + 1) * DTI_L, dti_if_place(place, 3, d));
-            }
+    const int side = y->argmax ? k->form->m / 2 : k->form->m;
+    return dti_wino_square_of(k, y, t, side, side, 0);
 }
 
-/* y of tiles t0 .. t0+tiles-1 from z[j][t][o][i], pooled and rectified if so wished. */
-static void dti_wino_give_y(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *y,
-                            int t0, int tiles, const float *bias, bool relu, const float *z,
-                            size_t point)
-{
-    _Alignas(64) float own[36 * 16];
-    const int m = form->m, side = y->argmax ? m / 2 : m;
-    const size_t row = (size_t)m * DTI_L;
-    for (int t = 0; t < tiles; ++t, z += (size_t)g->O * row) {
-        dti_wino_place in;
-        const dti_wino_square s = dti_wino_tile(g, form, y, t0 + t, side, side, 0, &in);
-        if (!y->argmax && dti_wino_full(&in, m)) {
-            form->y(&s, bias, z, point);
-            continue;
-        }
-        const int group = (t0 + t) / dti_wino_tiles(g, form);
-        const ptrdiff_t at = s.at - (y->at + (size_t)group * y->group);
-        for (int o = 0; o < g->O; ++o) {
-            form->y(&(dti_wino_square){ own, 0, row, 1 }, bias ? bias + o : NULL,
-                    z + (size_t)o * row, point);
-            if (y->argmax)
-                dti_wino_pool(&in, m, own, relu, s.at + (size_t)o * s.channel,
-                              y->argmax + (size_t)group * y->argmax_group + at +
-                                  (size_t)o * s.channel,
-                              s.row);
-            else dti_wino_copy(&in, s.at + (size_t)o * s.channel, s.row, own, row, false);
-        }
-    }
-}
-
-/* z[j][t][o][i] = dy A' */
-static void dti_wino_take_dy(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *dy,
-                             int t0, int tiles, float *z, size_t point)
-{
-    _Alignas(64) float own[36 * 16];
-    const int m = form->m, side = dy->argmax ? m / 2 : m;
-    const size_t row = (size_t)m * DTI_L;
-    for (int t = 0; t < tiles; ++t, z += (size_t)g->O * row) {
-        dti_wino_place in;
-        const dti_wino_square s = dti_wino_tile(g, form, dy, t0 + t, side, side, 0, &in);
-        if (!dy->argmax && dti_wino_full(&in, m)) {
-            form->y_back(&s, z, point);
-            continue;
-        }
-        const int group = (t0 + t) / dti_wino_tiles(g, form);
-        const ptrdiff_t at = s.at - (dy->at + (size_t)group * dy->group);
-        memset(own, 0, sizeof own);
-        for (int o = 0; o < g->O; ++o) {
-            if (dy->argmax)
-                dti_wino_unpool(&in, m, own, s.at + (size_t)o * s.channel,
-                                dy->argmax + (size_t)group * dy->argmax_group + at +
-                                    (size_t)o * s.channel,
-                                s.row);
-            else dti_wino_copy(&in, own, row, s.at + (size_t)o * s.channel, s.row, false);
-            form->y_back(&(dti_wino_square){ own, 0, row, 1 }, z + (size_t)o * row, point);
-        }
-    }
-}
-
-/* ---- Scratch: V and dV, a column of M, Z, and what dU needs. A point's floats are an odd number
-   of cache lines, so that the points of an element do not all fall into one set of the cache.
+/* ---- Scratch: V, dM, Z, and what dU needs. A point's floats are an odd number of cache lines, so that the
+   points of an element do not all fall into one set of the cache.
 
    dU = dM V sums over lanes, and there are two ways to it, as in [E1.4]. Turned: one factor has its channels
    in place of its lanes, and dU is a table of vectors, `across` times 16 channels of that factor by `down`
-   channels of the other. Folded: dU's sums are vectors of lanes, 4 x 4 channels at a time, added up at the
-   end. */
+   channels of the other; a part of it at a time, so that the part's dU and R stay in L2. Folded: dU's sums
+   are vectors of lanes, 4 x 4 channels at a time, added up at the end. */
 typedef struct dti_wino_room {
-    size_t v, m, z; /* floats of one point of V, one point of M, one column of Z */
-    bool fold;      /* folded: where channels are few or fill vectors badly */
-    bool turn_dy;   /* turned is dM, or else V: the one that leaves fewer lanes empty */
-    int across, down; /* the turned factor's vectors of sixteen channels; the other factor's channels. Folded:
-                         how many blocks of 4 x 4; 1 */
-    int block;        /* of `down`, so many at a time, for dU to stay in L2 */
-    size_t turned; /* floats of one point's turned factor; folded 0 */
-    size_t du, r;  /* floats of one point of dU, of one tap of R */
+    size_t v, m, z;     /* floats of one point of V, one point of M, one column of Z */
+    bool fold;          /* folded: where channels are few or fill vectors badly */
+    bool turn_dy;       /* turned is dM, or else V: the one that leaves fewer lanes empty */
+    bool one_chunk;     /* all tiles are one chunk, and a part of dU is finished before the next is begun */
+    int columns;        /* of points, that dM and the turned factor are there of at a time: one, or all n */
+    dti_parts across, down; /* the turned factor's vectors of sixteen channels; the other factor's channels.
+                           Folded: blocks of 4 x 4; one */
+    size_t turned;      /* floats of one point's turned factor; folded 0 */
+    size_t du;          /* floats of one point of a part's dU, and of one tap of its R */
 } dti_wino_room;
 
-static size_t dti_wino_lines(int tiles, int channels)
-{
-    return ((size_t)tiles * (size_t)channels | 1) * DTI_L;
-}
+static int dti_wino_most_tiles(int tiles) { return dti_parts_of(tiles, DTI_WINO_CHUNK).size; }
 
-/* What a chunk of that many tiles needs. */
-static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *form, int tiles)
+/* What `all` tiles need, in chunks. */
+static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *form, int all)
 {
-    dti_wino_room r = { .v = dti_wino_lines(tiles, g->C),
-                        .m = dti_wino_lines(tiles, g->O),
-                        .z = dti_wino_lines(tiles, g->O * form->m) };
-    const int xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
-    r.turn_dy = ys * g->C <= xs * g->O;
+    const int tiles = dti_wino_most_tiles(all), xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
+    dti_wino_room r = { .v = dti_wino_lines(tiles, g->C), .m = dti_wino_lines(tiles, g->O),
+                        .z = dti_wino_lines(tiles, g->O * form->m), .turn_dy = ys * g->C <= xs * g->O,
+                        .one_chunk = tiles == all, .columns = 1 };
+    const int across = r.turn_dy ? ys : xs, down = r.turn_dy ? g->C : g->O;
     /* at most sixteen channels on a side; or, turned, more than an eighth of all lanes would be empty */
-    r.fold = dti_least(g->C, g->O) <= 16 ||
-             7.0 * 16 * (r.turn_dy ? ys * g->C : xs * g->O) > 8.0 * g->C * g->O;
-    r.across = r.turn_dy ? ys : xs;
-    r.down = r.turn_dy ? g->C : g->O;
-    /* block: as many of `down` as the slice of L2 holds, in whole register tiles; at least one tile, at most
-       all */
-    const int fit = (int)(dti_wino_machine.slice / (size_t)(form->n * r.across * 16));
-    r.block = fit < dti_wino_machine.outs ? dti_wino_machine.outs
-              : fit < r.down              ? fit / dti_wino_machine.outs * dti_wino_machine.outs
-                                          : r.down;
-    r.turned = (size_t)(r.across * tiles) * 16 * DTI_L;
+    r.fold = dti_least(g->C, g->O) <= 16 || 7.0 * 16 * across * down > 8.0 * g->C * g->O;
     if (r.fold) { /* a vector is what 4 x 4 channels have folded */
-        r.across = (g->O + 3) / 4 * ((g->C + 3) / 4);
-        r.down = r.block = 1;
-        r.turned = 0;
+        r.across = dti_parts_of((g->O + 3) / 4 * ((g->C + 3) / 4), g->O * g->C);
+        r.down = dti_parts_of(1, 1);
+    } else {
+        const int vectors = dti_wino_machine.part / (16 * form->n * (form->K + 1)),
+                  wide = dti_least(across, dti_wino_machine.tiles), fit = vectors / wide,
+                  outs = dti_wino_machine.outs;
+        r.across = dti_parts_of(across, wide);
+        r.down = dti_parts_of(down, fit < outs ? outs : fit / outs * outs);
+        r.turned = (size_t)(across * tiles) * 16 * DTI_L;
+        /* R of all parts beyond L2: better all columns of points at a time, and one part after the other */
+        if (r.one_chunk && across * down > 2 * vectors) r.columns = form->n;
     }
-    r.du = dti_wino_lines(r.across, r.block);
-    r.r = (size_t)(r.across * r.down) * DTI_L;
+    r.du = dti_wino_lines(r.across.size, r.down.size);
     return r;
 }
 
-static int dti_wino_chunk(int tiles) { return dti_parts_of(tiles, DTI_WINO_CHUNK).size; }
+/* One column of points j: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c]. U is dti_wino_pack's of this
+   column, of all_outs channels o; `outs` of them are computed. Where the channels are many, passes over
+   `depth` of them keep the vectors of four tiles in L1 while all weights of the pass go by. */
+typedef struct dti_wino_column {
+    int all_outs, outs, ins;
+    const float *u, *in;
+    float *out;
+    size_t in_point, out_point;
+} dti_wino_column;
+
+static void dti_wino_products(const dti_wino_chunk *k, int j, const dti_wino_column *a)
+{
+    const dti_parts passes = dti_parts_of(a->ins, dti_wino_machine.depth);
+    const bool ragged = k->grid.row_drop > 0;
+    dti_product p = { .b_tile = (size_t)a->ins * DTI_L, .out_tile = (size_t)a->outs * DTI_L,
+                      .points = passes.count == 1 && !ragged ? k->form->n : 1,
+                      .a_point = (size_t)a->ins * (size_t)a->all_outs,
+                      .b_point = a->in_point, .out_point = a->out_point };
+    for (int i = 0; i < k->form->n; i += p.points) {
+        int from;
+        const int tiles = dti_wino_having(k, j, i, &from);
+        const float *in = a->in + (size_t)i * a->in_point + (size_t)from * p.b_tile;
+        float *out = a->out + (size_t)i * a->out_point + (size_t)from * p.out_tile;
+        for (int pass = 0; pass < passes.count; ++pass) {
+            const size_t first = (size_t)dti_part_begin(&passes, pass);
+            p.terms = dti_part_size(&passes, pass);
+            p.resume = pass > 0;
+            dti_product_do(&p, a->u + (size_t)i * p.a_point + first * (size_t)a->all_outs, in + first * DTI_L,
+                           out, a->outs, tiles);
+        }
+    }
+}
 
 /* The maps of group k alone */
 static dti_wino_maps dti_wino_group(const dti_wino_maps *maps, int k)
@@ -9449,77 +9829,73 @@ static dti_wino_maps dti_wino_group(const dti_wino_maps *maps, int k)
     return one;
 }
 
-/* ---- Forward: y = conv(x) + b for `groups` lane groups, pooled and rectified if y has an argmax.
-   2*O*n*n*C*16 flop a tile, and the transforms.
+/* Z[j] = A' M of column j, `outs` channels from o on; and M = A Z[j] of all channels. Tiles without this
+   column have nothing there. */
+static void dti_wino_column_rows(const dti_wino_chunk *k, int j, int o, int outs, const float *m,
+                                 size_t point, float *z)
+{
+    int from;
+    const int tiles = dti_wino_having(k, j, 0, &from);
+    for (int t = from; t < from + tiles; ++t)
+        k->form->rows(dti_wino_row_drop(k, t), outs, m + (size_t)(t * outs) * DTI_L, point,
+                      z + (size_t)((t * k->g->O + o) * k->form->m) * DTI_L);
+}
 
-       for each chunk of at most 8 tiles       x -> V                  dti_wino_take_x
+static void dti_wino_column_rows_back(const dti_wino_chunk *k, int j, const float *z, float *m, size_t point)
+{
+    int from;
+    const int O = k->g->O, tiles = dti_wino_having(k, j, 0, &from);
+    for (int t = from; t < from + tiles; ++t)
+        k->form->rows_back(dti_wino_row_drop(k, t), O, z + (size_t)(t * O * k->form->m) * DTI_L,
+                           m + (size_t)(t * O) * DTI_L, point);
+}
+
+/* ---- Forward: y = conv(x) + b for `groups` lane groups, pooled and rectified if y has an argmax.
+   At most 2*O*n*n*C*16 flop a tile, and the transforms.
+
+       for each chunk of at most 16 tiles      x -> V                  form->x
            for each column j of points         M = U V                 dti_wino_products      M in L1 or L2
                                                Z[j] = A' M             form->rows
-           then                                y = Z A + b             dti_wino_give_y
+           then                                y = Z A + b             form->y
    */
 DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, int groups,
                                 const dti_wino_maps *x, const float *packed, const float *b,
                                 bool relu, const dti_wino_maps *y, float *scratch)
 {
-    const int n = form->n, all = groups * dti_wino_tiles(g, form), chunk = dti_wino_chunk(all);
-    for (int k = 0; form->line_forward && k < groups; ++k) {
-        const dti_wino_maps from = dti_wino_group(x, k), to = dti_wino_group(y, k);
-        form->line_forward(g, form, &from, packed, b, relu, &to, scratch);
+    for (int group = 0; form->lines && group < groups; ++group) {
+        const dti_wino_maps from = dti_wino_group(x, group), to = dti_wino_group(y, group);
+        dti_line_forward(g, &from, packed, b, relu, &to, scratch);
     }
-    for (int t0 = 0; !form->line_forward && t0 < all; t0 += chunk) {
-        const int tiles = all - t0 < chunk ? all - t0 : chunk;
-        const dti_wino_room r = dti_wino_room_of(g, form, tiles);
-        float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
-        dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
-        /* M[i][t][o] of column j, then its rows: where V of a column is small, for one block of o after the
-           other, so that M is still in L1 */
-        const bool small = (size_t)(n * tiles * g->C) * DTI_L * sizeof(float) <= (size_t)dti_machine.l1_bytes;
+    if (form->lines) return;
+    dti_wino_chunk k = { g, form, dti_wino_grid_of(g, form, groups), 0, 0 };
+    const int n = form->n, all = k.grid.end[3], most = dti_wino_most_tiles(all);
+    const dti_wino_room r = dti_wino_room_of(g, form, all);
+    float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)n * r.m;
+    for (; k.first < all; k.first += most) {
+        k.tiles = dti_least(all - k.first, most);
+        for (int t = 0; t < k.tiles; ++t) {
+            const dti_wino_square s = dti_wino_square_of_x(&k, x, t);
+            form->x(&s, v + (size_t)(t * g->C) * DTI_L, r.v);
+        }
+        /* where V of a column is small, one block of o after the other, so that M is still in L1 */
+        const bool small = n * k.tiles * g->C * DT_LANES * (int)sizeof(float) <= dti_machine.l1_bytes;
         const dti_parts blocks = dti_parts_of(g->O, small ? dti_wino_machine.outs : g->O);
         for (int j = 0; j < n; ++j)
-            for (int k = 0; k < blocks.count; ++k) {
-                const int o = dti_part_begin(&blocks, k), outs = blocks.size - (k >= blocks.wide);
+            for (int block = 0; block < blocks.count; ++block) {
+                const int o = dti_part_begin(&blocks, block), outs = dti_part_size(&blocks, block);
                 const size_t at = (size_t)(j * n);
-                dti_wino_products(n, g->O, outs, g->C, tiles,
-                                  packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
-                                  v + at * r.v, r.v, m, r.m);
-                for (int t = 0; t < tiles; ++t)
-                    form->rows(outs, m + (size_t)(t * outs) * DTI_L, r.m,
-                               z + (size_t)j * r.z + (size_t)((t * g->O + o) * form->m) * DTI_L);
+                dti_wino_products(&k, j, &(dti_wino_column){
+                    .all_outs = g->O, .outs = outs, .ins = g->C,
+                    .u = packed + at * (size_t)(g->O * g->C) + (size_t)(o * g->C),
+                    .in = v + at * r.v, .in_point = r.v, .out = m, .out_point = r.m });
+                dti_wino_column_rows(&k, j, o, outs, m, r.m, z + (size_t)j * r.z);
             }
-        dti_wino_give_y(g, form, y, t0, tiles, b, relu, z, r.z);
+        for (int t = 0; t < k.tiles; ++t) {
+            dti_wino_square s = dti_wino_square_of_y(&k, y, t);
+            s.relu = relu;
+            form->y(&s, b, z + (size_t)(t * g->O * form->m) * DTI_L, r.z);
+        }
     }
-}
-
-/* sums[r] = the lanes of row r folded in the order of dti_fold. With 512-bit vectors sixteen rows at a time,
-   in registers: a round adds halves, then quarters, .. of two vectors and leaves the sums of both in one.
-   After four rounds the sixteen vectors are one, whose lane r is the sum of row r. */
-#if DTI_W == 16
-#define DTI_FOLD_TWO(a, b, upper, swap) /* lanes of b where `upper` says so; swap exchanges halves */ \
-    ((dti_v)_mm512_mask_blend_ps(upper, a, b) + (dti_v)swap(_mm512_mask_blend_ps(upper, b, a)))
-#define DTI_SWAP_8(x) _mm512_shuffle_f32x4(x, x, 0x4E)
-#define DTI_SWAP_4(x) _mm512_shuffle_f32x4(x, x, 0xB1)
-#define DTI_SWAP_2(x) _mm512_permute_ps(x, 0x4E)
-#define DTI_SWAP_1(x) _mm512_permute_ps(x, 0xB1)
-DTI_INLINE dti_v dti_fold_16(dti_v *a)
-{
-    DTI_UNROLL for (int k = 0; k < 8; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 8], 0xFF00, DTI_SWAP_8);
-    DTI_UNROLL for (int k = 0; k < 4; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 4], 0xF0F0, DTI_SWAP_4);
-    DTI_UNROLL for (int k = 0; k < 2; ++k) a[k] = DTI_FOLD_TWO(a[k], a[k + 2], 0xCCCC, DTI_SWAP_2);
-    return DTI_FOLD_TWO(a[0], a[1], 0xAAAA, DTI_SWAP_1);
-}
-#endif
-
-static void dti_wino_fold(float *sums, const float *acc, int rows)
-{
-    int r = 0;
-#if DTI_W == 16
-    for (; r + 16 <= rows; r += 16) {
-        dti_v a[16];
-        DTI_UNROLL for (int k = 0; k < 16; ++k) a[k] = dti_load(acc + (size_t)(r + k) * DTI_L);
-        _mm512_storeu_ps(sums + r, dti_fold_16(a));
-    }
-#endif
-    if (r < rows) dti_fold(sums + r, acc + (size_t)r * DTI_L, rows - r);
 }
 
 /* dU of 4 channels o and CT of 4 channels c at one point, folded: sums[4*o + c] */
@@ -9564,530 +9940,209 @@ DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float 
             else dti_wino_fold_block(2, tiles, a, m_tile, b, v_tile, sums);
         }
 }
+/* ---- The weights' gradient. What it works on: */
+typedef struct dti_wino_weights {
+    const dti_wino_chunk *chunk;
+    const dti_wino_room *room;
+    const float *v, *m;         /* V of all points; dM of the columns that are there */
+    float *turned, *du, *r;     /* the turned factor of these columns; a part's dU of one column; R */
+    float *dw;
+} dti_wino_weights;
 
-/* dU of column j: folded, or one factor of each point turned, and multiplied; then G' dU, the one axis, into
-   R[j]. The loops of turning: points i of the column; vectors of 16 channels; tiles. */
-static void dti_wino_column_w(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
-                              int tiles, const float *v, const float *m, float *turned, float *du,
-                              float *into, bool add)
+/* dw = R G, the other axis, of a part from R[j][u][across][down]. Then the channels are turned back: the
+   sixteen lanes of a vector are channels o (turn_dy), or channels c, or 4 x 4 of both (fold). */
+static void dti_wino_give_dw(const dti_wino_weights *a, int across0, int across, int down0, int down,
+                             const float *from)
 {
-    const float *vectors = r->turn_dy ? m : v, *numbers = r->turn_dy ? v : m;
-    const size_t vectors_point = r->turn_dy ? r->m : r->v, numbers_point = r->turn_dy ? r->v : r->m;
-    const int channels = r->turn_dy ? g->O : g->C;
-    if (r->fold) {
-        for (int i = 0; i < form->n; ++i)
-            dti_wino_fold_point(g, tiles, m + (size_t)i * r->m, v + (size_t)i * r->v,
-                                du + (size_t)i * r->du);
-        form->w_back(r->across, du, r->du, into, r->r, add);
-        return;
-    }
-    for (int i = 0; i < form->n; ++i)
-        for (int k = 0; k < r->across; ++k)
-            for (int t = 0; t < tiles; ++t)
-                dti_turn_square( /* what lies behind the last channel nobody reads */
-                    turned + (size_t)i * r->turned + (size_t)(k * tiles + t) * 16 * DTI_L, DT_LANES,
-                    vectors + (size_t)i * vectors_point + (size_t)(t * channels + 16 * k) * DTI_L, DT_LANES);
-    dti_product p = { .a_point = numbers_point,
-                      .a_term = (size_t)r->down * DTI_L,
-                      .b_point = r->turned,
-                      .b_tile = (size_t)tiles * 16 * DTI_L,
-                      .out_point = r->du,
-                      .points = form->n,
-                      .terms = tiles,
-                      .lanes = true };
-    for (int k = 0; k < r->down; k += r->block) {
-        const int rows = r->down - k < r->block ? r->down - k : r->block;
-        p.out_tile = (size_t)rows * DTI_L;
-        dti_product_do(&p, numbers + (size_t)k * DTI_L, turned, du, rows, r->across);
-        form->w_back(rows * r->across, du, r->du, into + (size_t)(k * r->across) * DTI_L, r->r, add);
+    const dti_conv *g = a->chunk->g;
+    const int K = g->K, taps = K * K, row = g->C * taps, across4 = (g->C + 3) / 4;
+    const size_t tap = a->room->du;
+    _Alignas(64) float own[25 * DT_LANES];
+    for (int k = across0; k < across0 + across; ++k)
+        for (int d = down0; d < down0 + down; ++d, from += DTI_L) {
+            for (int u = 0; u < K; ++u)
+                a->chunk->form->w_back(1, from + (size_t)u * tap, (size_t)K * tap,
+                                       own + (size_t)(u * K) * DTI_L, DTI_L, false);
+            if (a->room->fold) {
+                const int o = k / across4 * 4, c = k % across4 * 4;
+                for (int i = 0; i < dti_least(4, g->O - o); ++i)
+                    dti_turn(a->dw + (ptrdiff_t)(o + i) * row + c * taps, taps, own + 4 * i, DT_LANES, taps,
+                             dti_least(4, g->C - c));
+            } else if (a->room->turn_dy)
+                dti_turn(a->dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps,
+                         dti_least(16, g->O - 16 * k));
+            else
+                dti_turn(a->dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps,
+                         dti_least(16, g->C - 16 * k));
+        }
+}
+
+/* One factor of each point of column j, the at-th that is there, with channels for lanes:
+   turned[i][vector of 16 channels][t][lane][16]; what lies behind the last channel nobody reads. */
+static void dti_wino_turn_column(const dti_wino_weights *a, int j, int at)
+{
+    const dti_wino_room *r = a->room;
+    const dti_conv *g = a->chunk->g;
+    const int n = a->chunk->form->n, tiles = a->chunk->tiles, channels = r->turn_dy ? g->O : g->C;
+    for (int i = 0; i < n; ++i) {
+        const float *m = a->m + (size_t)(at * n + i) * r->m, *v = a->v + (size_t)(j * n + i) * r->v;
+        const float *from = r->turn_dy ? m : v;
+        float *to = a->turned + (size_t)(at * n + i) * r->turned;
+        int first;
+        const int have = dti_wino_having(a->chunk, j, i, &first);
+        for (int k = 0; 16 * k < channels; ++k)
+            for (int t = first; t < first + have; ++t)
+                dti_turn_square(to + (size_t)(k * tiles + t) * 16 * DTI_L, DT_LANES,
+                                from + (size_t)(t * channels + 16 * k) * DTI_L, DT_LANES);
     }
 }
 
-/* dw = R G, the other axis, from R[j][u][block][across][down of the block]. Then the channels are turned
-   back: the sixteen lanes of a vector are channels o (turn_dy), or channels c, or 4 x 4 of both (fold). */
-static void dti_wino_give_dw(const dti_conv *g, const dti_wino_form *form, const dti_wino_room *r,
-                             const float *from, float *own, float *dw)
+/* dU of a part in column j, the at-th that is there: folded, or a product with the turned factor */
+static void dti_wino_part_du(const dti_wino_weights *a, int j, int at, int across0, int across, int down0,
+                             int down)
 {
-    const int K = form->K, taps = K * K, row = g->C * taps;
-    for (int first = 0; first < r->down; first += r->block) {
-        const int rows = dti_least(r->block, r->down - first);
-        for (int k = 0; k < r->across; ++k)
-            for (int d = first; d < first + rows; ++d, from += DTI_L) {
-                for (int u = 0; u < K; ++u)
-                    form->w_back(1, from + (size_t)u * r->r, (size_t)K * r->r, own + (size_t)(u * K) * DTI_L,
-                                 DTI_L, false);
-                if (r->fold) {
-                    const int across = (g->C + 3) / 4, o = k / across * 4, c = k % across * 4;
-                    for (int i = 0; i < dti_least(4, g->O - o); ++i)
-                        dti_turn(dw + (ptrdiff_t)(o + i) * row + c * taps, taps, own + 4 * i, DT_LANES, taps,
-                                 dti_least(4, g->C - c));
-                } else if (r->turn_dy)
-                    dti_turn(dw + (ptrdiff_t)(16 * k) * row + d * taps, row, own, DT_LANES, taps,
-                             dti_least(16, g->O - 16 * k));
-                else
-                    dti_turn(dw + (ptrdiff_t)d * row + 16 * k * taps, taps, own, DT_LANES, taps,
-                             dti_least(16, g->C - 16 * k));
-            }
+    const dti_wino_room *r = a->room;
+    const dti_conv *g = a->chunk->g;
+    const int n = a->chunk->form->n;
+    const size_t down_tile = (size_t)(r->turn_dy ? g->C : g->O) * DTI_L,
+                 turned_tile = 16 * DTI_L, turned_vector = (size_t)a->chunk->tiles * turned_tile;
+    for (int i = 0; i < n; ++i) {
+        int from;
+        const int tiles = dti_wino_having(a->chunk, j, i, &from);
+        const float *m = a->m + (size_t)(at * n + i) * r->m, *v = a->v + (size_t)(j * n + i) * r->v;
+        float *du = a->du + (size_t)i * r->du;
+        if (r->fold) {
+            dti_wino_fold_point(g, tiles, m + (size_t)(from * g->O) * DTI_L,
+                                v + (size_t)(from * g->C) * DTI_L, du);
+            continue;
+        }
+        const dti_product p = { .a_term = down_tile, .b_tile = turned_vector, .terms = tiles,
+                                .out_tile = (size_t)down * DTI_L, .points = 1, .lanes = true };
+        dti_product_do(&p, (r->turn_dy ? v : m) + (size_t)from * down_tile + (size_t)down0 * DTI_L,
+                       a->turned + (size_t)(at * n + i) * r->turned + (size_t)across0 * turned_vector +
+                           (size_t)from * turned_tile,
+                       du, down, across);
     }
+}
+
+/* dU of columns j .. j+room.columns-1, part by part; then G' dU, the one axis, into R[j]. last: R is then
+   complete, and becomes dw. */
+static void dti_wino_columns_w(const dti_wino_weights *a, int j, bool add, bool last)
+{
+    const dti_wino_room *r = a->room;
+    const dti_wino_form *form = a->chunk->form;
+    const bool shared = r->columns > 1; /* all parts have the same place for R */
+    for (int at = 0; !r->fold && at < r->columns; ++at) dti_wino_turn_column(a, j + at, at);
+    float *into = a->r;
+    for (int k = 0; k < r->across.count; ++k)
+        for (int d = 0; d < r->down.count; ++d) {
+            const int across0 = dti_part_begin(&r->across, k), across = dti_part_size(&r->across, k),
+                      down0 = dti_part_begin(&r->down, d), down = dti_part_size(&r->down, d);
+            for (int at = 0; at < r->columns; ++at) {
+                dti_wino_part_du(a, j, at, across0, across, down0, down);
+                form->w_back(across * down, a->du, r->du, into + (size_t)((j + at) * form->K) * r->du, r->du,
+                             add);
+            }
+            if (last) dti_wino_give_dw(a, across0, across, down0, down, into);
+            if (!shared) into += (size_t)(form->n * form->K) * r->du;
+        }
+}
+
+/* sums[o] (+)= the chunk's dy, in lanes: that is dM at the point (1, 1), m[t][o] */
+static void dti_wino_bias(const dti_wino_chunk *k, const float *m, bool add, float *sums)
+{
+    for (int o = 0; o < k->g->O; ++o, sums += DTI_L)
+        for (size_t part = 0; part < 16; part += DTI_W) {
+            dti_v s = dti_splat(0.0f);
+            if (add) s = dti_load(sums + part);
+            for (int t = 0; t < k->tiles; ++t) s += dti_load(m + (size_t)(t * k->g->O + o) * DTI_L + part);
+            dti_store(sums + part, s);
+        }
 }
 
 /* ---- Backward, any of: dx of `groups` lane groups unless dx is NULL; dw and db (may be NULL) unless dw is
    NULL, of one group. All are overwritten. dy with its argmax where the convolution pools.
 
-       for each chunk of at most 8 tiles       dy -> Z = dy A'         dti_wino_take_dy
-                                               x -> V                  dti_wino_take_x        for dw
+       for each chunk of at most 16 tiles      dy -> Z = dy A'         form->y_back
+                                               x -> V                  form->x                for dw
            for each column j of points         dM = A Z[j]             form->rows_back
-                                               R[j] += G' dU           dti_wino_column_w      for dw
+                                               R[j] += G' dU           dti_wino_columns_w     for dw
                                                dV = U dM               dti_wino_products      for dx
-           then                                dx += B dV B'           dti_wino_give_dx
+           then                                dx += B dV B'           form->x_back
        after all chunks                        dw = R G                dti_wino_give_dw
-   */
+
+   Where R is larger than L2 and there is but one chunk, dM of all columns is made before dU of any. */
 DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, int groups,
                                  const dti_wino_maps *x, const dti_wino_maps *dy,
                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
                                  float *scratch)
 {
-    if (form->line_backward) {
-        for (int k = 0; k < groups; ++k) {
-            const dti_wino_maps d = dti_wino_group(dy, k), to = dx ? dti_wino_group(dx, k) : *dy;
-            form->line_backward(g, form, x, &d, packed, dx ? &to : NULL, dw, db, scratch);
-        }
-        return;
+    for (int group = 0; form->lines && group < groups; ++group) {
+        const dti_wino_maps from = dti_wino_group(dy, group), to = dx ? dti_wino_group(dx, group) : *dy;
+        dti_line_backward(g, x, &from, packed, dx ? &to : NULL, dw, db, scratch);
     }
-    const int n = form->n, all = groups * dti_wino_tiles(g, form), chunk = dti_wino_chunk(all);
-    const dti_wino_room most = dti_wino_room_of(g, form, chunk);
-    float *v = scratch, *m = v + (size_t)(n * n) * most.v, *z = m + (size_t)n * most.m;
-    float *turned = z + (size_t)n * most.z, *du = turned + (size_t)n * most.turned,
-          *r_all = du + (size_t)n * most.du;
-    float *sums = r_all + (size_t)(n * form->K) * most.r, *own = sums + (size_t)g->O * DTI_L;
-    for (int k = 0; dx && k < groups; ++k)
-        memset(dx->at + (size_t)k * dx->group, 0,
+    if (form->lines) return;
+    dti_wino_chunk k = { g, form, dti_wino_grid_of(g, form, groups), 0, 0 };
+    const int n = form->n, all = k.grid.end[3], most = dti_wino_most_tiles(all);
+    const dti_wino_room r = dti_wino_room_of(g, form, all);
+    const int columns = dw ? r.columns : 1;
+    float *v = scratch, *m = v + (size_t)(n * n) * r.v, *z = m + (size_t)(columns * n) * r.m;
+    float *sums = z + (size_t)n * r.z, *turned = sums + (size_t)g->O * DTI_L,
+          *du = turned + (size_t)(columns * n) * r.turned;
+    const dti_wino_weights weights = { &k, &r, v, m, turned, du, du + (size_t)n * r.du, dw };
+    for (int group = 0; dx && group < groups; ++group)
+        memset(dx->at + (size_t)group * dx->group, 0,
                (size_t)g->C * (size_t)g->H * (size_t)g->W * DTI_L * sizeof(float));
-    for (int t0 = 0; t0 < all; t0 += chunk) {
-        const int tiles = all - t0 < chunk ? all - t0 : chunk;
-        const dti_wino_room r = dti_wino_room_of(g, form, tiles);
-        dti_wino_take_dy(g, form, dy, t0, tiles, z, r.z);
-        if (dw) dti_wino_take_x(g, form, x, t0, tiles, v, r.v);
-        for (int j = 0; j < n; ++j) {
-            const size_t at = (size_t)(j * n);
-            form->rows_back(tiles * g->O, z + (size_t)j * r.z, m,
-                            r.m); /* dM[i][t][o] of column j */
-            if (dw)
-                dti_wino_column_w(g, form, &r, tiles, v + at * r.v, m, turned, du,
-                                  r_all + (size_t)(j * form->K) * r.r, t0 > 0);
-            if (dx) /* dV takes the place of V, which has served */
-                dti_wino_products(n, g->C, g->C, g->O, tiles,
-                                  packed + dti_wino_packed_floats(g, form) / 2 + at * (size_t)(g->O * g->C),
-                                  m, r.m, v + at * r.v, r.v);
-            if (db && j == 1) /* dM at the point (1, 1) is the sum of the tile's dy */
-                for (int o = 0; o < g->O; ++o)
-                    for (size_t part = 0; part < 16; part += DTI_W) {
-                        float *sum = sums + (size_t)o * DTI_L + part;
-                        dti_v s = dti_splat(0.0f);
-                        if (t0 > 0) s = dti_load(sum);
-                        for (int t = 0; t < tiles; ++t)
-                            s += dti_load(m + r.m + (size_t)(t * g->O + o) * DTI_L + part);
-                        dti_store(sum, s);
-                    }
+    for (; k.first < all; k.first += most) {
+        k.tiles = dti_least(all - k.first, most);
+        for (int t = 0; t < k.tiles; ++t) {
+            const dti_wino_square s = dti_wino_square_of_y(&k, dy, t);
+            form->y_back(&s, z + (size_t)(t * g->O * form->m) * DTI_L, r.z);
+            if (!dw) continue;
+            const dti_wino_square from = dti_wino_square_of_x(&k, x, t);
+            form->x(&from, v + (size_t)(t * g->C) * DTI_L, r.v);
         }
-        if (dx) dti_wino_give_dx(g, form, dx, t0, tiles, v, r.v);
+        for (int j = 0; j < n; j += columns) {
+            for (int at = 0; at < columns; ++at)    /* dM[i][t][o] */
+                dti_wino_column_rows_back(&k, j + at, z + (size_t)(j + at) * r.z,
+                                          m + (size_t)(at * n) * r.m, r.m);
+            const bool last = k.first + k.tiles == all && j + columns == n;
+            if (dw) dti_wino_columns_w(&weights, j, k.first > 0, last);
+            if (db && j <= 1 && j + columns > 1)
+                dti_wino_bias(&k, m + (size_t)((1 - j) * n + 1) * r.m, k.first > 0, sums);
+            for (int at = 0; dx && at < columns; ++at) /* dV takes the place of V, which has served */
+                dti_wino_products(&k, j + at, &(dti_wino_column){
+                    .all_outs = g->C, .outs = g->C, .ins = g->O,
+                    .u = packed + dti_wino_packed_floats(g, form) / 2 +
+                         (size_t)((j + at) * n) * (size_t)(g->O * g->C),
+                    .in = m + (size_t)(at * n) * r.m, .in_point = r.m,
+                    .out = v + (size_t)((j + at) * n) * r.v, .out_point = r.v });
+        }
+        for (int t = 0; dx && t < k.tiles; ++t) {
+            const dti_wino_square s = dti_wino_square_of_x(&k, dx, t);
+            form->x_back(&s, v + (size_t)(t * g->C) * DTI_L, r.v);
+        }
     }
-    if (dw) dti_wino_give_dw(g, form, &most, r_all, own, dw);
     if (db) dti_fold(db, sums, g->O);
 }
 
-/* ---- Lines: the same along a row only. Between few channels the transforms of a square cost more than its
-   products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the
-   definition:
-
-       x row r   n numbers  --> V[r] = B' x   n points         M[i] = sum over c, u of U[u] * V[i + u - pad]
-       w row u   K numbers  --> U[u] = G w    n points         y row i = A' M[i]
-
-   With m = 4, K = 5 four outputs take 40 products and 16 multiply-adds for A' M; the definition takes 100.
-   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left
-   out. A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A
-   row of points that is loaded serves two rows and two channels; a number of U that is repeated serves two
-   rows. Here a tile is all rows of the map in n columns; `first` is its first column.
-
-   Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over
-   tiles, then rows, whose sixteen lanes are then folded. Begin with dti_line_forward. */
-/* points of a product at a time, so that its sums fit the registers: of M 2 x 2 x 4 or 2 x 2 x 2; of dU,
-   which has K = 5 of each, 2 x 2 x 5 or 2 x 1 x 5 */
-enum { DTI_LINE_POINTS = DTI_REGISTERS == 32 ? 4 : 2, DTI_LINE_W_POINTS = DTI_REGISTERS == 32 ? 2 : 1 };
-
-/* V of all rows of x for the tile whose first number is column `first`; zero where that is outside */
-DTI_INLINE void dti_line_x(const int n, const dti_wino_maps *x, int first, float *v)
-{
-    const int low = first < 0 ? -first : 0, high = dti_least(n, x->columns - first);
-    for (int r = 0; r < x->channels * x->rows; ++r, v += (size_t)n * DTI_L)
-        for (size_t part = 0; part < 16; part += DTI_W) {
-            const float *row = x->at + ((ptrdiff_t)r * x->columns + first) * DT_LANES + (ptrdiff_t)part;
-            dti_v a[8], b[8];
-            DTI_UNROLL for (int j = 0; j < n; ++j) {
-                a[j] = dti_splat(0.0f);
-                if (j >= low && j < high) a[j] = dti_load(row + j * DT_LANES);
-            }
-            dti_wino_interpolate(n, b, a);
-            DTI_UNROLL for (int j = 0; j < n; ++j) dti_store(v + (size_t)j * DTI_L + part, b[j]);
-        }
-}
-
-/* dM = A dy of channel o, `rows` rows; where dy is pooled, zeros where no maximum was */
-DTI_INLINE void dti_line_dy(const int n, const int m, const dti_wino_maps *dy, int o, int rows, int first,
-                            float *dm)
-{
-    const bool pooled = dy->argmax != NULL;
-    for (int i = 0; i < rows; ++i, dm += (size_t)n * DTI_L)
-        for (size_t part = 0; part < 16; part += DTI_W) {
-            const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
-            const size_t at = ((size_t)(o * dy->rows + row) * (size_t)dy->columns + (size_t)column) * DTI_L +
-                              part;
-            const int there = row < dy->rows ? dy->columns - column : 0;
-            dti_v a[8], b[8];
-            DTI_UNROLL for (int j = 0; j < m; ++j) {
-                a[j] = dti_splat(0.0f);
-                if (!pooled && j < there) a[j] = dti_load(dy->at + at + (size_t)j * DTI_L);
-            }
-            if (pooled)
-                DTI_UNROLL for (int j = 0; j < m / 2; ++j)
-                    if (j < there) {
-                        const dti_v d = dti_load(dy->at + at + (size_t)j * DTI_L);
-                        const dti_places place = dti_load_places(dy->argmax + at + (size_t)j * DTI_L);
-                        a[2 * j] = dti_if_place(place, i % 2 * 2, d);
-                        a[2 * j + 1] = dti_if_place(place, i % 2 * 2 + 1, d);
-                    }
-            dti_wino_evaluate(n, m, b, a);
-            DTI_UNROLL for (int j = 0; j < n; ++j) dti_store(dm + (size_t)j * DTI_L + part, b[j]);
-        }
-}
-
-/* Rows i and i+1 of y from M, pooled and rectified if so wished */
-DTI_INLINE void dti_line_y(const int n, const int m, const float *sums, bool relu, const dti_wino_maps *y,
-                           int o, int i, int first)
-{
-    const bool pooled = y->argmax != NULL;
-    const int row = pooled ? i / 2 : i, column = pooled ? first / 2 : first;
-    const size_t at = ((size_t)(o * y->rows + row) * (size_t)y->columns + (size_t)column) * DTI_L;
-    const int across = y->columns - column, down = y->rows - row;
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v a[8], b[2][8];
-        DTI_UNROLL for (int r = 0; r < 2; ++r) {
-            DTI_UNROLL for (int j = 0; j < n; ++j) a[j] = dti_load(sums + (size_t)(r * n + j) * DTI_L + part);
-            dti_wino_evaluate_back(n, m, b[r], a);
-        }
-        if (pooled)
-            DTI_UNROLL for (int j = 0; j < m / 2; ++j) {
-                const dti_v window[4] = { b[0][2 * j], b[0][2 * j + 1], b[1][2 * j], b[1][2 * j + 1] };
-                const size_t to = at + (size_t)j * DTI_L + part;
-                if (j < across && down > 0)
-                    dti_tile_pool(window, relu, y->at + to, y->argmax + to);
-            }
-        else
-            DTI_UNROLL for (int r = 0; r < 2; ++r)
-                DTI_UNROLL for (int j = 0; j < m; ++j)
-                    if (j < across && r < down)
-                        dti_store(y->at + at + (size_t)(r * y->columns + j) * DTI_L + part, b[r][j]);
-    }
-}
-
-/* Rows r and r+1 of dx += B dV */
-DTI_INLINE void dti_line_dx(const int n, const float *sums, const dti_wino_maps *dx, int c, int r, int first)
-{
-    for (int i = 0; i < 2 && r + i < dx->rows; ++i, sums += (size_t)n * DTI_L)
-        for (size_t part = 0; part < 16; part += DTI_W) {
-            float *row = dx->at + ((ptrdiff_t)(c * dx->rows + r + i) * dx->columns + first) * DT_LANES +
-                         (ptrdiff_t)part;
-            dti_v a[8], b[8];
-            DTI_UNROLL for (int j = 0; j < n; ++j) a[j] = dti_load(sums + (size_t)j * DTI_L + part);
-            dti_wino_interpolate_back(n, b, a);
-            DTI_UNROLL for (int j = 0; j < n; ++j)
-                if (first + j >= 0 && first + j < dx->columns)
-                    dti_store(row + j * DT_LANES, dti_load(row + j * DT_LANES) + b[j]);
-        }
-}
-
-/* M of OUTS channels and two rows, PT points: sum over c, q of U[o][c][q] * V[c][top + row + q]. WHOLE: all
-   of those rows are there. start: the bias of each channel, or NULL; it is put in at point 1, the point +1,
-   from which each of a line's outputs takes its share once. acc[o][row][p].
-     n, K, OUTS, WHOLE      constants at each call: points and taps of a line; channels o, one or two
-     channels, rows, top    of v: how many c, rows of each; the first row that is read, perhaps outside
-     v, u, u_out            V from the first of these points on; U likewise, u_out floats from o to o
-     sums                   [o][two rows][n points][16] */
-DTI_INLINE void dti_line_product(const int n, const int K, const int OUTS, const bool WHOLE, int channels,
-                                 int rows, int top, const float *v, const float *u, size_t u_out,
-                                 const float *start, float *sums)
-{
-    const int PT = DTI_LINE_POINTS;
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[2][2][4];
-        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
-            DTI_UNROLL for (int p = 0; p < PT; ++p)
-                acc[o][0][p] = acc[o][1][p] = dti_splat(p == 1 && start ? start[o] : 0.0f);
-        for (int c = 0; c < channels; ++c) {
-            const float *row = v + (ptrdiff_t)(c * rows + top) * n * DT_LANES + (ptrdiff_t)part;
-            const float *uc = u + (size_t)(c * K * n);
-            DTI_UNROLL for (int q = 0; q <= K; ++q) { /* tap q of the first row, q - 1 of the second */
-                if (!WHOLE && (top + q < 0 || top + q >= rows)) continue;
-                DTI_UNROLL for (int p = 0; p < PT; ++p) {
-                    const dti_v x = dti_load(row + (q * n + p) * DT_LANES);
-                    DTI_UNROLL for (int o = 0; o < OUTS; ++o) {
-                        const float *uo = uc + (size_t)o * u_out;
-                        if (q < K) acc[o][0][p] = dti_fma(dti_splat(uo[q * n + p]), x, acc[o][0][p]);
-                        if (q > 0) acc[o][1][p] = dti_fma(dti_splat(uo[(q - 1) * n + p]), x, acc[o][1][p]);
-                    }
-                }
-            }
-        }
-        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
-            DTI_UNROLL for (int r = 0; r < 2; ++r)
-                DTI_UNROLL for (int p = 0; p < PT; ++p)
-                    dti_store(sums + (size_t)((o * 2 + r) * n + p) * DTI_L + part, acc[o][r][p]);
-    }
-}
-
-/* M of two rows for all `outs` channels */
-DTI_INLINE void dti_line_products(const int n, const int K, int outs, int channels, int rows, int top,
-                                  const float *v, const float *u, const float *bias, float *sums)
-{
-    const size_t u_out = (size_t)(channels * K * n);
-    const bool whole = top >= 0 && top + K < rows;
-    for (int p = 0; p < n; p += DTI_LINE_POINTS)
-        for (int o = 0; o < outs; o += 2) {
-            const float *in = v + (size_t)p * DTI_L, *by = u + (size_t)o * u_out + p;
-            const float *start = p == 0 && bias ? bias + o : NULL;
-            float *to = sums + (size_t)(o * 2 * n + p) * DTI_L;
-            if (o + 1 == outs)
-                dti_line_product(n, K, 1, false, channels, rows, top, in, by, u_out, start, to);
-            else if (whole) dti_line_product(n, K, 2, true, channels, rows, top, in, by, u_out, start, to);
-            else dti_line_product(n, K, 2, false, channels, rows, top, in, by, u_out, start, to);
-        }
-}
-
-/* dU[o][u] of OUTS channels o, one c, a few points: += sum over i of dM[o][i] * V[i + u - pad], of `tiles`
-   tiles. sums: [point][o][u][16], the points `sums_point`, the o `sums_out` floats apart. acc[o][p][u]; the
-   loops of the sum: tiles; rows i of dM; taps u.
-     n, K, OUTS             constants at each call: points and taps of a line; channels o, one or two
-     v, v_tile              V of channel c from the first of these points on; floats from tile to tile
-     dm, dm_tile            dM of the first channel o, likewise
-     resume                 go on from what sums holds, of the tiles before */
-DTI_INLINE void dti_line_weights(const int n, const int K, const int OUTS, const dti_conv *g, int tiles,
-                                 const float *v, size_t v_tile, const float *dm, size_t dm_tile, float *sums,
-                                 size_t sums_point, size_t sums_out, bool resume)
-{
-    const int PT = DTI_LINE_W_POINTS;
-    for (size_t part = 0; part < 16; part += DTI_W) {
-        dti_v acc[2][2][5];
-        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
-            DTI_UNROLL for (int p = 0; p < PT; ++p)
-                DTI_UNROLL for (int u = 0; u < K; ++u) {
-                    acc[o][p][u] = dti_splat(0.0f);
-                    if (resume)
-                        acc[o][p][u] = dti_load(sums + (size_t)p * sums_point + (size_t)o * sums_out +
-                                                (size_t)u * DTI_L + part);
-                }
-        for (int t = 0; t < tiles; ++t)
-            for (int i = 0; i < g->P; ++i) {
-                const ptrdiff_t line = (ptrdiff_t)n * DT_LANES;
-                const float *d = dm + (size_t)t * dm_tile + i * line + part,
-                            *x = v + (size_t)t * v_tile + part;
-                const int top = i - g->pad;
-                const bool whole = top >= 0 && top + K <= g->H;
-                dti_v ds[2][2];
-                DTI_UNROLL for (int o = 0; o < OUTS; ++o)
-                    DTI_UNROLL for (int p = 0; p < PT; ++p)
-                        ds[o][p] = dti_load(d + o * g->P * line + p * DT_LANES);
-                DTI_UNROLL for (int u = 0; u < K; ++u) {
-                    if (!whole && (top + u < 0 || top + u >= g->H)) continue;
-                    DTI_UNROLL for (int p = 0; p < PT; ++p) {
-                        const dti_v xs = dti_load(x + (top + u) * line + p * DT_LANES);
-                        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
-                            acc[o][p][u] = dti_fma(ds[o][p], xs, acc[o][p][u]);
-                    }
-                }
-            }
-        DTI_UNROLL for (int o = 0; o < OUTS; ++o)
-            DTI_UNROLL for (int p = 0; p < PT; ++p)
-                DTI_UNROLL for (int u = 0; u < K; ++u)
-                    dti_store(sums + (size_t)p * sums_point + (size_t)o * sums_out + (size_t)u * DTI_L + part,
-                              acc[o][p][u]);
-    }
-}
-
-/* Tiles that are done together: of two channels, dM then stays in L1 until dU has been made of it. */
-static int dti_line_chunk(const dti_conv *g, const dti_wino_form *form)
-{
-    const int tile = 2 * g->P * form->n * (int)DTI_L * (int)sizeof(float), fit = dti_machine.l1_bytes / tile;
-    return dti_least(fit < 1 ? 1 : fit, (g->Q + form->m - 1) / form->m);
-}
-
-/* Where the parts of scratch begin, in floats; V is at 0. */
-typedef struct dti_line_room {
-    int rows, vectors;                  /* rows of all kernels, O*C*K; sixteen of them are a vector */
-    size_t sums_point, du_point;        /* floats of a point's sums of dU in lanes, and folded */
-    size_t dm, m, sums, du, r, bias, end;
-} dti_line_room;
-
-/* One part behind the other: V, dM, M, dU's sums in lanes, dU, R, the bias. */
-static dti_line_room dti_line_room_of(const dti_conv *g, const dti_wino_form *form)
-{
-    const size_t n = (size_t)form->n, K = (size_t)form->K, chunk = (size_t)dti_line_chunk(g, form);
-    const size_t most = (size_t)(g->C > g->O ? g->C : g->O) + 1;
-    dti_line_room r = { .rows = g->O * g->C * g->K };
-    r.vectors = (r.rows + 15) / 16;
-    r.sums_point = dti_wino_lines(1, r.rows);
-    r.du_point = dti_wino_lines(1, r.vectors);
-    r.dm = chunk * (size_t)(g->C * g->H) * n * DTI_L;
-    r.m = r.dm + chunk * (size_t)(g->O * g->P) * n * DTI_L;
-    r.sums = r.m + most * 2 * n * DTI_L;
-    r.du = r.sums + n * r.sums_point;
-    r.r = r.du + n * r.du_point;
-    r.bias = r.r + K * r.du_point;
-    r.end = r.bias + (size_t)g->O * DTI_L;
-    return r;
-}
-
-/* Weights: U[o][c][u][point], and behind it [c][o][K-1-u][point] for dV. Sixteen rows of kernels are
-   transformed side by side. */
-DTI_INLINE void dti_line_pack(const int n, const int K, const dti_conv *g, const float *w, float *packed)
-{
-    const int rows = g->O * g->C * K;
-    float *back = packed + dti_whole_lines((size_t)(rows * n));
-    for (int first = 0; first < rows; first += DT_LANES) {
-        const int lanes = dti_least(rows - first, DT_LANES);
-        _Alignas(64) float from[5][DT_LANES] = { { 0 } }, to[8][DT_LANES];
-        for (int l = 0; l < lanes; ++l)
-            for (int j = 0; j < K; ++j) from[j][l] = w[(first + l) * K + j];
-        for (size_t part = 0; part < 16; part += DTI_W) {
-            dti_v a[5], b[8];
-            DTI_UNROLL for (int j = 0; j < K; ++j) a[j] = dti_load(from[j] + part);
-            dti_wino_evaluate(n, K, b, a);
-            DTI_UNROLL for (int j = 0; j < n; ++j) dti_store(to[j] + part, b[j] * dti_wino_scale(n, j));
-        }
-        for (int l = 0; l < lanes; ++l) {
-            const int u = (first + l) % K, c = (first + l) / K % g->C, o = (first + l) / K / g->C;
-            for (int j = 0; j < n; ++j)
-                packed[(first + l) * n + j] = back[((c * g->O + o) * K + K - 1 - u) * n + j] = to[j][l];
-        }
-    }
-}
-
-/* y of one group: V of n columns of x, then, two rows at a time, M and y. */
-DTI_INLINE void dti_line_forward(const int n, const int m, const int K, const dti_conv *g,
-                                 const dti_wino_form *form, const dti_wino_maps *x, const float *packed,
-                                 const float *b, bool relu, const dti_wino_maps *y, float *scratch)
-{
-    float *v = scratch, *sums = scratch + dti_line_room_of(g, form).m;
-    for (int first = 0; first < g->Q; first += m) {     /* V of a tile, in L1 where channels are few */
-        dti_line_x(n, x, first - g->pad, v);
-        for (int i = 0; i < g->P; i += 2) {             /* M of two rows, in L1 */
-            dti_line_products(n, K, g->O, g->C, g->H, i - g->pad, v, packed, b, sums);
-            for (int o = 0; o < g->O; ++o)
-                dti_line_y(n, m, sums + (size_t)(o * 2 * n) * DTI_L, relu, y, o, i, first);
-        }
-    }
-}
-
-/* Of one group: dx unless NULL, dw and db unless NULL; all are overwritten. The loops:
-     chunks          of `now` tiles: V of all channels of x, for dw
-     two channels o  dM of them; db; dU of them, a few points by one channel c at a time
-     tiles           dV and dx of all channels, two rows at a time, once dM of all o is there
-   Without dx, dM is kept of two channels only. */
-DTI_INLINE void dti_line_backward(const int n, const int m, const int K, const dti_conv *g,
-                                  const dti_wino_form *form, const dti_wino_maps *x, const dti_wino_maps *dy,
-                                  const float *packed, const dti_wino_maps *dx, float *dw, float *db,
-                                  float *scratch)
-{
-    const dti_line_room r = dti_line_room_of(g, form);
-    const int tiles = (g->Q + m - 1) / m, chunk = dti_line_chunk(g, form), outs = dx ? g->O : 2;
-    const size_t line = (size_t)n * DTI_L, v_tile = (size_t)(g->C * g->H) * line,
-                 dm_row = (size_t)g->P * line;
-    const size_t dm_tile = (size_t)outs * dm_row, kernels = (size_t)(g->C * K) * DTI_L;
-    float *v = scratch, *dm = scratch + r.dm, *sums = scratch + r.sums, *bias = scratch + r.bias;
-    if (dx) memset(dx->at, 0, (size_t)(g->C * g->H) * (size_t)g->W * DTI_L * sizeof(float));
-    for (int t0 = 0; t0 < tiles; t0 += chunk) {
-        const int now = dti_least(chunk, tiles - t0);
-        for (int t = 0; dw && t < now; ++t) dti_line_x(n, x, (t0 + t) * m - g->pad, v + (size_t)t * v_tile);
-        for (int o = 0; o < g->O; o += 2) {             /* dM of two channels, in L1 */
-            const int two = dti_least(2, g->O - o);
-            float *d = dm + (dx ? (size_t)o * dm_row : 0), *s = sums + (size_t)o * kernels;
-            for (int k = 0; k < two; ++k)
-                for (int t = 0; t < now; ++t) {
-                    float *to = d + (size_t)t * dm_tile + (size_t)k * dm_row;
-                    dti_line_dy(n, m, dy, o + k, g->P, (t0 + t) * m, to);
-                    for (size_t part = 0; db && part < 16; part += DTI_W) { /* point +1: the sum of m of dy */
-                        float *sum = bias + (size_t)(o + k) * DTI_L + part;
-                        dti_v all = dti_splat(0.0f);
-                        if (t0 + t > 0) all = dti_load(sum);
-                        for (int i = 0; i < g->P; ++i) all += dti_load(to + (size_t)i * line + DTI_L + part);
-                        dti_store(sum, all);
-                    }
-                }
-            for (int p = 0; dw && p < n; p += DTI_LINE_W_POINTS)
-                for (int c = 0; c < g->C; ++c) {
-                    const float *vc = v + (size_t)(c * g->H) * line + (size_t)p * DTI_L,
-                                *dp = d + (size_t)p * DTI_L;
-                    float *sp = s + (size_t)p * r.sums_point + (size_t)(c * K) * DTI_L;
-                    if (two == 2)
-                        dti_line_weights(n, K, 2, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels,
-                                         t0 > 0);
-                    else
-                        dti_line_weights(n, K, 1, g, now, vc, v_tile, dp, dm_tile, sp, r.sums_point, kernels,
-                                         t0 > 0);
-                }
-            for (int p = 0; dw && t0 + now == tiles && p < n; ++p)
-                dti_wino_fold(scratch + r.du + (size_t)p * r.du_point + (size_t)(o * g->C * K),
-                              s + (size_t)p * r.sums_point, two * g->C * K);
-        }
-        for (int t = 0; dx && t < now; ++t)
-            for (int i = 0; i < g->H; i += 2) {
-                dti_line_products(n, K, g->C, g->O, g->P, i + g->pad - K + 1, dm + (size_t)t * dm_tile,
-                                  packed + dti_whole_lines((size_t)(r.rows * n)), NULL, scratch + r.m);
-                for (int c = 0; c < g->C; ++c)
-                    dti_line_dx(n, scratch + r.m + (size_t)(c * 2) * line, dx, c, i, (t0 + t) * m - g->pad);
-            }
-    }
-    if (db) dti_fold(db, bias, g->O);
-    if (!dw) return;
-    dti_wino_w_back(n, K, r.vectors, scratch + r.du, r.du_point, scratch + r.r, r.du_point, false);
-    dti_turn(dw, K, scratch + r.r, (ptrdiff_t)r.du_point, K, r.rows);
-}
-
-/* F(4, 5) in lines. */
-DTI_NOINLINE void dti_line_pack_45(const dti_conv *g, const float *w, float *packed)
-{
-    dti_line_pack(8, 5, g, w, packed);
-}
-
-DTI_NOINLINE void dti_line_forward_45(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
-                                      const float *packed, const float *b, bool relu, const dti_wino_maps *y,
-                                      float *scratch)
-{
-    dti_line_forward(8, 4, 5, g, form, x, packed, b, relu, y, scratch);
-}
-
-DTI_NOINLINE void dti_line_backward_45(const dti_conv *g, const dti_wino_form *form, const dti_wino_maps *x,
-                                       const dti_wino_maps *dy, const float *packed, const dti_wino_maps *dx,
-                                       float *dw, float *db, float *scratch)
-{
-    dti_line_backward(8, 4, 5, g, form, x, dy, packed, dx, dw, db, scratch);
-}
-
-/* Floats of scratch for any pass over any number of groups. */
+/* Floats of scratch for any pass over any number of groups: V, M, Z of a whole chunk; or what dw of one group
+   takes. */
 DTI_LOCAL size_t dti_wino_scratch_floats(const dti_conv *g, const dti_wino_form *form)
 {
+    if (form->lines) return dti_line_room_of(g, true).end;
     const size_t n = (size_t)form->n;
-    if (form->line_pack) return dti_line_room_of(g, form).end;
-    const dti_wino_room r = dti_wino_room_of(g, form, DTI_WINO_CHUNK);
-    return n * n * r.v + n * (r.m + r.z + r.turned + r.du + (size_t)form->K * r.r) +
-           (size_t)g->O * DTI_L + 25 * 16;
+    const dti_wino_room many = dti_wino_room_of(g, form, DTI_WINO_CHUNK),
+                        one = dti_wino_room_of(g, form, dti_wino_tiles(g, form));
+    const size_t columns = (size_t)one.columns,
+                 parts = columns > 1 ? 1 : (size_t)(one.across.count * one.down.count),
+                 pass = n * n * many.v + n * (many.m + many.z),
+                 weights = n * n * one.v + n * (columns * (one.m + one.turned) + one.z) +
+                           (size_t)g->O * DTI_L + n * (1 + parts * (size_t)form->K) * one.du;
+    return pass > weights ? pass : weights;
 }
 
-#define DTI_LINE_ROW(n, m, K) \
-    { \
-        n, m, K, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, dti_line_pack_##m##K, \
-            dti_line_forward_##m##K, dti_line_backward_##m##K \
-    }
-static const dti_wino_form dti_line_45 = DTI_LINE_ROW(8, 4, 5);
+static const dti_wino_form dti_line_45 = { .n = DTI_LINE_N, .m = DTI_LINE_M, .K = DTI_LINE_K, .lines = true };
 static const dti_wino_form dti_wino_forms[] = { DTI_WINO_ROW(4, 2, 3), DTI_WINO_ROW(6, 4, 3),
                                                 DTI_WINO_ROW(8, 6, 3), DTI_WINO_ROW(6, 2, 5),
                                                 DTI_WINO_ROW(8, 4, 5) };
