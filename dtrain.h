@@ -8756,12 +8756,17 @@ DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, int drop, dti_v
 }
 
 /* ---- Ragged tiles. A map of 14 is tiles of 4, 4, 4 and a ragged one of 2, for which six points are two too
-   many. They can be left out, with the same U. For let p be a polynomial of degree d <= 1, and add
-   p(a) w(a) a^k / M'(a) over all finite points a: the sum is zero for each output k of a tile of m - 1 - d
-   outputs but the last one, and there it is p's leading coefficient times w's, as if the number at infinity
-   were this coefficient. So: let p have V's values at the d + 1 points to be dropped; subtract p(a) from V at
-   all finite points, which makes it zero there; and put p's leading coefficient at infinity. As n - 1 finite
-   points had sufficed for m - 1 outputs and infinity, infinity now serves the last output that there is. */
+   many: with the same U it can do without the last one or two finite ones.
+
+       points   0   +1   -1   +2   -2   oo           4 x 4 outputs take 36 products, 4 x 2 take 24, 2 x 2
+                kept          dropped   kept         take 16; a map of 14 x 14 takes 484, not 576
+
+   Why: take a polynomial p of degree d <= 1 and sum p(a) w(a) a^k / M'(a) over all finite points a. The sum
+   is zero for k < m - 2 - d; for k = m - 2 - d it is the product of the leading coefficients of p and w.
+   Those k are the outputs of a tile of m - 1 - d. So let p have V's values at the d + 1 points to be dropped,
+   and subtract p(a) from V at every finite point, which leaves nothing at those; all outputs but the tile's
+   last are as before. To that one p's leading coefficient gives back what it has lost, at infinity, which is
+   free: it served output m - 1, and no ragged tile has that. */
 
 /* Points n-1-drop .. n-2 are dropped. */
 DTI_INLINE bool dti_wino_kept(const int n, int drop, int i) { return i < n - 1 - drop || i == n - 1; }
