@@ -606,6 +606,9 @@ static void winograd(void **state) {
                  fraction); /* several passes over the channels */
     one_winograd(conv_of(7, 5, 5, 300, 3, 1, 1), dti_wino_find(4, 3), 1, fraction);
     one_winograd(conv_of(10, 12, 12, 20, 5, 1, 0), dti_wino_find(4, 5), 1, fraction);
+    one_winograd(conv_of(80, 18, 17, 20, 3, 1, 1), dti_wino_find(4, 3), 1,
+                 fraction); /* dU in several parts, tiles in chunks, ragged at both ends; then all columns of points at a time */
+    one_winograd(conv_of(112, 6, 5, 112, 3, 1, 1), dti_wino_find(4, 3), 1, fraction);
     one_winograd(conv_of(1, 28, 28, 10, 5, 1, 0), &dti_line_45, 2, fraction); /* lines in chunks of one tile, and of several */
     one_winograd(conv_of(6, 14, 14, 16, 5, 1, 0), &dti_line_45, 1, fraction);
     assert_null(dti_wino_find(4, 7));
