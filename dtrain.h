@@ -9249,6 +9249,20 @@ static void dti_product_do(const dti_product *p, const float *a, const float *b,
     }
 }
 
+/* The maps of group k alone */
+static dti_wino_maps dti_wino_group(const dti_wino_maps *maps, int k)
+{
+    dti_wino_maps one = *maps;
+    one.at += (size_t)k * maps->group;
+    if (one.argmax) one.argmax += (size_t)k * maps->argmax_group;
+    return one;
+}
+
+static void dti_wino_zero(dti_wino_maps one) /* of one group */
+{
+    memset(one.at, 0, (size_t)(one.channels * one.rows) * (size_t)one.columns * DTI_L * sizeof(float));
+}
+
 /* ---- Lines: the same along a row only. Between few channels the transforms of a square cost more than its
    products save. A line is a row of a tile, n numbers of x for m of y; the kernel's rows stay as in the
    definition:
@@ -9556,7 +9570,7 @@ static void dti_line_backward(const dti_conv *g, const dti_wino_maps *x, const d
     const dti_line_room r = dti_line_room_of(g, dx != NULL);
     const int tiles = (g->Q + DTI_LINE_M - 1) / DTI_LINE_M, kernels = g->C * DTI_LINE_K;
     float *dm = scratch + r.dm, *bias = scratch + r.bias;
-    if (dx) memset(dx->at, 0, (size_t)(g->C * g->H) * (size_t)g->W * DTI_L * sizeof(float));
+    if (dx) dti_wino_zero(*dx);
     for (int t0 = 0, now; t0 < tiles; t0 += now) {
         now = dti_least(r.chunk, tiles - t0);
         for (int t = 0; dw && t < now; ++t)
@@ -9825,15 +9839,6 @@ static void dti_wino_products(const dti_wino_chunk *k, int j, const dti_wino_col
     }
 }
 
-/* The maps of group k alone */
-static dti_wino_maps dti_wino_group(const dti_wino_maps *maps, int k)
-{
-    dti_wino_maps one = *maps;
-    one.at += (size_t)k * maps->group;
-    if (one.argmax) one.argmax += (size_t)k * maps->argmax_group;
-    return one;
-}
-
 /* Z[j] = A' M of column j, `outs` channels from o on; and M = A Z[j] of all channels. Tiles without this
    column have nothing there. */
 static void dti_wino_column_rows(const dti_wino_chunk *k, int j, int o, int outs, const float *m,
@@ -10095,9 +10100,7 @@ DTI_LOCAL void dti_wino_backward(const dti_conv *g, const dti_wino_form *form, i
     float *sums = z + (size_t)n * r.z, *turned = sums + (size_t)g->O * DTI_L,
           *du = turned + (size_t)(columns * n) * r.turned;
     const dti_wino_weights weights = { &k, &r, v, m, turned, du, du + (size_t)n * r.du, dw };
-    for (int group = 0; dx && group < groups; ++group)
-        memset(dx->at + (size_t)group * dx->group, 0,
-               (size_t)g->C * (size_t)g->H * (size_t)g->W * DTI_L * sizeof(float));
+    for (int group = 0; dx && group < groups; ++group) dti_wino_zero(dti_wino_group(dx, group));
     for (; k.first < all; k.first += most) {
         k.tiles = dti_least(all - k.first, most);
         for (int t = 0; t < k.tiles; ++t) {
