@@ -10049,7 +10049,7 @@ static void dti_wino_columns_w(const dti_wino_weights *a, int j, bool add, bool 
             const int across0 = dti_part_begin(&r->across, k), across = dti_part_size(&r->across, k),
                       down0 = dti_part_begin(&r->down, d), down = dti_part_size(&r->down, d);
             for (int at = 0; at < r->columns; ++at) {
-                dti_wino_part_du(a, j, at, across0, across, down0, down);
+                dti_wino_part_du(a, j + at, at, across0, across, down0, down);
                 form->w_back(across * down, a->du, r->du, into + (size_t)((j + at) * form->K) * r->du, r->du,
                              add);
             }
