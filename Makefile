@@ -32,7 +32,7 @@ help:
 	@echo "make all           every chapter and example"
 	@echo "make experiment    train, table, charts         DATA=auto|mnist|fashion|synthetic EPOCHS=10 WORKERS=\"1 2 3 4 5\""
 	@echo "make forecast-check  ./ch12 --forecast against training on slow networks, made here; as root"
-	@echo "make speedrun      30 seeds to 99 % on MNIST, timed   DATA=mnist|synthetic SEEDS=30 THREADS=2"
+	@echo "make speedrun      30 seeds to 99 % on MNIST, timed   DATA=mnist|fashion|synthetic SEEDS=30 THREADS=2"
 	@echo "make elastic       a job that outlives its ranks  RANKS=3 LEAST=1 TIMES=10 CHECKPOINT=out/elastic.checkpoint ARGS=\"--epochs 10\""
 	@echo "make test          all tests                    make check       what the chapters print"
 	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
@@ -142,11 +142,11 @@ forecast-check: ch12
 	    code=$$?; [ $$code -ne 77 ] || exit 0; [ $$code -eq 0 ] || exit 1; \
 	done; done; ./ch12 --forecast --report out/ch12_forecast_check.csv
 
-# ---- How fast a goal is reached: every seed's accuracy and seconds, and their picture. Variables: DATA=mnist|synthetic SEEDS=30 THREADS=2
+# ---- How fast a goal is reached: every seed's accuracy and seconds, and their picture. Variables: DATA=mnist|fashion|synthetic SEEDS=30 THREADS=2
 SEEDS   = 30
 THREADS = 2
 speedrun: build/speedrun
-	-@sh chapters/get_data.sh data mnist
+	-@sh chapters/get_data.sh data mnist fashion
 	./build/speedrun --data $(SPEEDRUN) --seeds $(SEEDS) --threads $(THREADS)
 
 SPEEDRUN = $(if $(filter auto,$(DATA)),mnist,$(DATA))

@@ -1,6 +1,7 @@
 // A speedrun: MNIST's test images to 99 %, in as little time as two cores can; the mean of thirty seeds.
 //
 // Run     make data && make speedrun                        (builds build/speedrun, trains 30 seeds, writes out/speedrun_mnist.png)
+//         make speedrun DATA=fashion                        (Fashion-MNIST to 91 %)
 //         ./build/speedrun --validate 10000 --lr 0.2        (how the settings were chosen: without a look at the test images)
 // Check   ./build/speedrun --data synthetic --quick
 //
@@ -18,7 +19,7 @@
 //                    pool within the convolution [S8.2]; 3 x 3 where the map is small and the channels are many.
 //   shifts           by a pixel: images that were not there before cost nothing but a copy [S4.6].
 //
-// The recipe below was found on 50 000 of the training images, by the accuracy on the other 10 000: means of 6 to 8 seeds, whose
+// MNIST's recipe was found on 50 000 of the training images, by the accuracy on the other 10 000: means of 6 to 8 seeds, whose
 // standard error is 0.02 to 0.03 points. One epoch each:
 //
 //     98.72  16 and 32 channels, 5 x 5 each, without batch norm           (batch 64, lr 0.05 or 0.1; AdamW 98.63)
@@ -31,6 +32,9 @@
 // layer of stride 2 (98.77) or of 3 x 3 (98.91 against 98.99), the mean of the map instead of a linear layer over all of it (98.67
 // against 98.97), cosine instead of the line (98.89), lr 0.5 with momentum 0.9 (98.84), batch norm over the batch (98.95, and sums
 // across the cores), rotations by 10 degrees on top of shifts or shifts by 2 pixels (99.10 each against 99.13; without any 99.05).
+//
+// Fashion-MNIST's likewise, but with 2 or 3 seeds: 16, 48 and 96 channels reach 90.8 % in two epochs, 91.7 in four, 91.8 in five (the
+// recipe). Mirrored images cost 0.7 points in two epochs, shifts by a pixel 0.8 in four: so few epochs have no use for them.
 
 #include "../chapters/chapter.h"
 
@@ -53,6 +57,12 @@ static void digits_net(dt_net *net) {      // 1 x 28 x 28
     block(net, "c", 64, 3, 1, 2);          // 64 x 2 x 2
 }
 
+static void clothes_net(dt_net *net) {     // 1 x 28 x 28
+    block(net, "a", 16, 5, 0, 2);          // 16 x 12 x 12
+    block(net, "b", 48, 5, 0, 2);          // 48 x 4 x 4
+    block(net, "c", 96, 3, 1, 2);          // 96 x 2 x 2
+}
+
 // ---- The recipes: all that is free to choose.
 
 typedef struct recipe {
@@ -61,18 +71,19 @@ typedef struct recipe {
     void (*net)(dt_net *net);  // all but the last layer
     int epochs, batch;
     float lr, momentum, weight_decay;
-    dt_augment augment;        // its seed is the run's
+    int shift;                 // pixels by which images are moved, at most; 0: none are
 } recipe;
 
 static const recipe recipes[] = {
-    { "mnist", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, { .shift = 1 } },
-    { "synthetic", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, { .shift = 1 } }, // to try the program without data
+    { "mnist", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, 1 },
+    { "fashion", 91.0, clothes_net, 5, 96, 0.3f, 0.8f, 0.001f, 0 },
+    { "synthetic", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, 1 }, // to try the program without data
 };
 
 static const recipe *recipe_of(dt_comm *comm, const char *data) {
     for (size_t k = 0; k < sizeof recipes / sizeof *recipes; ++k)
         if (strcmp(recipes[k].data, data) == 0) return &recipes[k];
-    usage_error(comm, "speedrun", "--data: mnist or synthetic is needed");
+    usage_error(comm, "speedrun", "--data: mnist, fashion or synthetic is needed");
 }
 
 // ---- One run: a seed's net from its first step to its last, and then its score.
@@ -110,12 +121,11 @@ static run train(dt_comm *comm, const settings *s, const dt_dataset *data, const
     const uint32_t epoch = (data->count + (uint32_t)r->batch - 1) / (uint32_t)r->batch, steps = epoch * (uint32_t)r->epochs, rising = steps / 5;
     const dt_schedule fall = { .curve = DT_LR_LINEAR, .by_step = true, .over = steps - rising, .from = 1.0f, .to = 0.0f },
                       rise = { .curve = DT_LR_LINEAR, .by_step = true, .over = rising, .from = 0.1f, .to = 1.0f, .then = &fall };
-    dt_augment augment = r->augment;
-    augment.seed = seed;
+    const dt_augment augment = { .seed = seed, .shift = r->shift };
     dt_train_result result;
     const double start = dt_now();
     check(comm, dt_train_sync(net, opt, NULL, &(dt_train_desc){ .data = data, .epochs = r->epochs, .batch = (uint32_t)r->batch, .seed = seed,
-                                                                .schedule = &rise, .augment = &augment, .threads = threads }, &result));
+                                                                .schedule = &rise, .augment = r->shift ? &augment : NULL, .threads = threads }, &result));
     run out = { .seed = seed, .hash = dt_net_hash(net), .seconds = result.seconds, .around = dt_now() - start - result.seconds };
     dt_score score;
     const double trained = dt_now();
@@ -146,9 +156,8 @@ static void print_settings(dt_comm *comm, const settings *s, const dt_dataset *d
     char text[4096];
     dt_net_summary(net, text, sizeof text);
     printf("settings\n  %d epoch%s, batch %d; SGD with Nesterov's momentum %g, weight decay %g, lr %g after a rise from a tenth over a fifth of the steps,\n"
-           "  then in a line to 0; shifts by %d pixels, mirrored with probability %g\n%s",
-           r->epochs, plural(r->epochs), r->batch, (double)r->momentum, (double)r->weight_decay, (double)r->lr, r->augment.shift,
-           (double)r->augment.flip, text);
+           "  then in a line to 0; shifts by up to %d pixels\n%s",
+           r->epochs, plural(r->epochs), r->batch, (double)r->momentum, (double)r->weight_decay, (double)r->lr, r->shift, text);
     dt_net_free(net);
 }
 
@@ -232,7 +241,7 @@ int main(int argc, char **argv) {
     said.weight_decay = -1.0f;
     int shift = 0;
     const option_desc options[] = {
-        { "data", 's', &s.data, "D   mnist, or synthetic: digits drawn here; default mnist" },
+        { "data", 's', &s.data, "D   mnist, fashion, or synthetic: digits drawn here; default mnist" },
         { "seeds", UP_TO(1000), &s.seeds, "N   default 30" },
         { "first", 'u', &s.first, "S   the first of them; default 1" },
         { "threads", UP_TO(256), &s.threads, "N   default 2" },
@@ -247,7 +256,7 @@ int main(int argc, char **argv) {
         FIGURES_OPTION(&s.figures),
         { "quick", 'b', &s.quick, "    two seeds on 2048 images" },
     };
-    dt_comm *comm = begin_program(argc, argv, "How fast a goal of accuracy is reached on MNIST: every seed's accuracy and seconds.", options,
+    dt_comm *comm = begin_program(argc, argv, "How fast a goal of accuracy is reached on MNIST or Fashion-MNIST: every seed's accuracy and seconds.", options,
                                   sizeof options);
     s.with = *recipe_of(comm, s.data);
     if (said.epochs) s.with.epochs = said.epochs;
@@ -255,7 +264,7 @@ int main(int argc, char **argv) {
     if (said.lr > 0.0f) s.with.lr = said.lr;
     if (said.momentum > 0.0f) s.with.momentum = said.momentum;
     if (said.weight_decay >= 0.0f) s.with.weight_decay = said.weight_decay;
-    if (shift) s.with.augment.shift = shift;
+    if (shift) s.with.shift = shift;
     if (s.quick) s.seeds = 2;
     if (s.quick && !s.images) s.images = 2048;
 
