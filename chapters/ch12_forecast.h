@@ -172,13 +172,14 @@ static dt_err time_sum(dt_comm *comm, dt_algorithm way, float *x, size_t n, doub
 
 // A message of n bytes costs alpha + n beta, to add them n gamma: least squares over relative
 // errors. Vectors as long as the gradient, a half, a quarter and an eighth of it: the sizes that
-// will be sent, as no network's time is one straight line from 4 bytes up (7.6). And a short one.
+// will be sent, as no network's time is one straight line from 4 bytes up (7.6). A short one that
+// passes in no time would pull the whole line down, as errors are relative.
 static dt_err measure_network(dt_comm *comm, double bytes, network *net) {
-    enum { LENGTHS = 5 };
+    enum { LENGTHS = 4 };
     const size_t whole = (size_t)(bytes / sizeof(float)) + 8,
-                 length[LENGTHS] = { whole, whole / 2, whole / 4, whole / 8, 64 };
+                 length[LENGTHS] = { whole, whole / 2, whole / 4, whole / 8 };
     fit_row rows[3 * LENGTHS];
-    float *x = memory((whole + 64) * sizeof *x);
+    float *x = memory(whole * sizeof *x);
     dt_err error = DT_OK;
     for (int k = 0; k < 3 * LENGTHS && error == DT_OK; ++k) {
         const network one[3] = { { .alpha = 1.0 }, { .beta = 1.0 }, { .gamma = 1.0 } };
