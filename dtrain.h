@@ -3029,7 +3029,7 @@ DT_API void dt_sigmoid(dt_net *net);
 
 #ifdef DTI_IMPLEMENT
 /* a*b + c, rounded once where the processor has an instruction for it, else twice. */
-#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA)
+#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
 DTI_INLINE float dti_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #else
 DTI_INLINE float dti_fmaf(float a, float b, float c) { return a * b + c; }
@@ -5708,7 +5708,8 @@ static uint64_t dti_schedule_hash(const dt_schedule *s, uint64_t hash) {
     for (; s; s = s->then) {
         const uint64_t whole[] = { (uint64_t)s->curve, s->by_step, s->over, s->every };
         const float numbers[] = { s->from, s->to, s->factor, s->end };
-        hash = dt_hash(numbers, sizeof numbers, dt_hash(whole, sizeof whole, hash));
+        hash = dti_hash_numbers(whole, sizeof whole, sizeof *whole, hash);
+        hash = dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, hash);
     }
     return hash;
 }
@@ -6399,7 +6400,8 @@ static uint64_t dti_data_hash(const dt_dataset *d) {
     const uint64_t numbers[] = { d->hash, d->count, (uint64_t)d->channels, (uint64_t)d->height,
                                  (uint64_t)d->width, (uint64_t)d->classes };
     const size_t bytes = d->mean ? (size_t)d->channels * sizeof(float) : 0;
-    return dt_hash(d->mean, bytes, dt_hash(d->std, bytes, dt_hash(numbers, sizeof numbers, 0)));
+    const uint64_t hash = dti_hash_numbers(numbers, sizeof numbers, sizeof *numbers, 0);
+    return dti_hash_numbers(d->mean, bytes, 4, dti_hash_numbers(d->std, bytes, 4, hash));
 }
 
 /* score becomes that of all ranks together: three integers, added up. */
@@ -7543,7 +7545,14 @@ DTI_INLINE dti_v dti_vsqrt(dti_v a) { return vsqrtq_f32(a); }
 DTI_INLINE dti_v dti_vmax(dti_v a, dti_v b) { return vbslq_f32(vcgtq_f32(b, a), b, a); }
 #else
 #define DTI_REGISTERS 16
+#if defined(__FP_FAST_FMAF) /* s390x, POWER, RISC-V: one lane at a time, and the same bits */
+DTI_INLINE dti_v dti_fma(dti_v a, dti_v b, dti_v c) {
+    for (int i = 0; i < DTI_W; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
+}
+#else
 DTI_INLINE dti_v dti_fma(dti_v a, dti_v b, dti_v c) { return a * b + c; }
+#endif
 DTI_INLINE dti_v dti_vsqrt(dti_v a) { return (dti_v){ sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3]) }; }
 DTI_INLINE dti_v dti_vmax(dti_v a, dti_v b)
 {
@@ -10441,8 +10450,9 @@ static dt_err dti_check_arithmetic(void) {
     DT_TRY(dti_check_thread());
     const char *rule = dti_broken_rule(ones, forty_one, zero);
     if (!rule) return DT_OK;
-    return dt_fail(DT_ENUMERIC, "the compiler broke a rule of arithmetic (%s); compile dtrain.h "
-                   "without -ffast-math and its parts", rule);
+    return dt_fail(DT_ENUMERIC, "the compiler broke a rule of arithmetic (%s); compile dtrain.h %s", rule,
+                   FLT_EVAL_METHOD == 0 ? "without -ffast-math and its parts" : "so that floats are computed "
+                   "as floats: -msse2 -mfpmath=sse on x86, -fexcess-precision=fast on s390x");
 }
 
 /* A hash of what may differ between two sound builds, or two machines, and then shows in a result's
@@ -12668,12 +12678,20 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
     return dti_mpi_wrap(*(const MPI_Comm *)mpi_comm_pointer, false);
 }
 
-/* MPI_Init crashes on a small stack [measured: MPICH 4.0.2 on UCX, at 140 KB, no longer at 150]. */
-static dt_err dti_enough_stack(void) {
-    struct rlimit stack;
-    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= 192 * 1024) return DT_OK;
-    return dt_fail(DT_ECOMM, "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
-                   (unsigned)(stack.rlim_cur / 1024));
+/* MPI_Init crashes on a small stack, with few files, with a host name as long as Linux allows [measured:
+   MPICH 4.0.2 on UCX, at 140 KB, no longer at 150; at 32 files, no longer at 34; at 64 letters]. */
+static dt_err dti_enough_for_mpi(void) {
+    struct rlimit stack, files;
+    struct utsname machine;
+    if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < 192 * 1024)
+        return dt_fail(DT_ECOMM, "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
+                       (unsigned)(stack.rlim_cur / 1024));
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 40)
+        return dt_fail(DT_ECOMM, "%u open files are too few for MPI, which takes 40; type ulimit -n 1024",
+                       (unsigned)files.rlim_cur);
+    if (uname(&machine) >= 0 && strlen(machine.nodename) >= DTI_HOST)
+        return dt_fail(DT_ECOMM, "this host's name has 64 letters, too many for MPICH; give it a shorter one");
+    return DT_OK;
 }
 
 DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
@@ -12681,7 +12699,7 @@ DT_API dt_comm *dt_comm_mpi(int *argc, char ***argv) {
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
     if (ended) return dt_fail(DT_EARG, "MPI has ended, and cannot be started again"), NULL;
-    if (!started && dti_enough_stack() != DT_OK) return NULL;
+    if (!started && dti_enough_for_mpi() != DT_OK) return NULL;
     if (!started) dti_shm_avoid();
     if (!started && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return dt_fail(DT_ECOMM, "MPI did not start"), NULL;
@@ -13984,7 +14002,9 @@ static dt_err dti_usher_call(dti_lines *l) {
        the guardian is killed            the kernel kills the rank
        the launcher is killed            the guardian ends the rank
        a signal comes                    it is passed on; a request to end that comes again within half a
-                                         second is the same one, sent to us and by the launcher as well
+                                         second is the same one, and so is one that the launcher passes on
+                                         within five, if the first was sent to us, or the other way round:
+                                         on a busy machine the way through the launcher takes seconds
        the rank does not come out of     nobody else watches any more: the guardian says so, and ends it
          MPI_Finalize
 
@@ -13999,7 +14019,7 @@ typedef struct dti_guardian {
     bool ended_it;                    /* the guardian has ended the rank, and said why */
     double looked;                    /* when it last looked */
     double late;                      /* seconds for which the rank should have ended, and has not */
-    double asked[32];                 /* when a signal that asks to end was last passed on */
+    double asked[2][32];              /* when a signal that asks to end last came; [1]: from the launcher */
 } dti_guardian;
 
 /* Ends the rank, and says why unless that is "" or nobody is there to hear. */
@@ -14013,12 +14033,18 @@ static void dti_guardian_ends(dti_guardian *g, const char *why) {
     kill(g->child, SIGKILL);
 }
 
-/* Passes a signal on; one that asks to end, and comes again within half a second, only once. */
-static void dti_guardian_pass(dti_guardian *g, int number) {
+/* Is this request to end one that has come before, on another way? */
+static bool dti_guardian_heard(dti_guardian *g, int number, bool launchers) {
+    const double now = dt_now(), own = g->asked[launchers][number], other = g->asked[!launchers][number];
+    const bool again = (own > 0.0 && now < own + 0.5) || (own <= 0.0 && other > 0.0 && now < other + 5.0);
+    if (!(own > 0.0 && now < own + 0.5)) g->asked[launchers][number] = now;
+    return again;
+}
+
+/* Passes a signal on; one that asks to end, and comes again as the same request, only once. */
+static void dti_guardian_pass(dti_guardian *g, int number, pid_t sender) {
     const bool asks = number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
-    const double now = dt_now();
-    if (asks && g->asked[number] > 0.0 && now < g->asked[number] + 0.5) return;
-    if (asks) g->asked[number] = now;
+    if (asks && dti_guardian_heard(g, number, sender == g->launcher)) return;
     /* a rank in MPI_Finalize has done its work, and would not act on a signal */
     if (asks && atomic_load(&g->guard->farewell) == DTI_ENDING) dti_guardian_ends(g, "");
     else kill(g->child, number);
@@ -14077,8 +14103,10 @@ static void dti_guardian_main(struct dti_guard *guard, pid_t child, const sigset
     g.above = dti_process_parent((int)g.launcher);
     int status = 0, code;
     for (pid_t ended = 0; ended != child;) {
-        const int number = sigtimedwait(all, NULL, &quarter);
-        if (number > 0 && number != SIGCHLD) dti_guardian_pass(&g, number);
+        siginfo_t about;
+        const int number = sigtimedwait(all, &about, &quarter);
+        if (number > 0 && number != SIGCHLD)
+            dti_guardian_pass(&g, number, about.si_code == SI_USER ? about.si_pid : 0);
         if (!g.ended_it && dt_now() > g.looked + 0.2) dti_guardian_look(&g);
         pid_t dead;
         for (int how; (dead = waitpid(-1, &how, WNOHANG)) > 0;)  /* the rank, or the usher, which it buries */
@@ -16975,7 +17003,7 @@ static dt_err dti_loop_file(const char *who, const dt_checkpoint *c, const char 
               (unsigned long long)it->desc.seed, (unsigned long long)dti_data_hash(it->data),
               (unsigned long long)dti_augment_hash(it->desc.augment),
               it->desc.shuffle ? "shuffled" : "as it is", it->desc.drop_last ? "dropped" : "kept",
-              (unsigned long long)dt_hash(it->desc.subset, rows, 0));
+              (unsigned long long)dti_hash_numbers(it->desc.subset, rows, sizeof *it->desc.subset, 0));
     *f = (dti_file){ .net = c->net, .opt = c->opt, .path = path };
     const char *more = c->settings ? c->settings : "";
     f->settings = dti_all_settings(c->net, c->opt, false, (int)it->size, lines, more);

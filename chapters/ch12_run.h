@@ -91,8 +91,6 @@ static void print_run(const settings *s, const run *r, double images_per_second)
                    s->epochs);
         printf("\n");
     }
-    if (s->checkpoint && *r->train.complaint)
-        printf("NOT written: %s\n", r->train.complaint);
     printf("%-8s %d worker%s  %d epoch%s  %.2f s  %.0f images/s  train loss %.4f  test loss %.4f  "
            "accuracy %.4f  weights %016llx%s\n",
            s->method, r->workers, r->workers == 1 ? "" : "s", r->train.epochs,
@@ -106,6 +104,8 @@ static dt_err write_all(const settings *s, const char *data, const dt_net *net, 
         r->train.seconds > 0.0 ? (double)r->train.samples / r->train.seconds : 0.0;
     DT_TRY(write_rows(s, data, r, images_per_second));
     if (s->save) DT_TRY(dt_save(net, s->save));
+    if (s->checkpoint && *r->train.complaint) // a quiet run, too, tells what it has not done
+        fprintf(stderr, "%s; training went on\n", r->train.complaint);
     if (!s->quiet) print_run(s, r, images_per_second);
     return DT_OK;
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # make deps: installs what the Makefile's targets need and this system lacks.
-# make deps-elsewhere (get_deps.sh elsewhere): and what `make test-elsewhere` needs beside it, to run the tests as aarch64 programs.
+# make deps-elsewhere (get_deps.sh elsewhere): and what `make test-elsewhere` needs beside it, to run the tests as programs for aarch64
+# and s390x.
 # make deps-book (get_deps.sh book): and what `make book` needs for pages that run, and `make test-pages` to try them.
 #
 # Debian and its relatives: through apt-get, with sudo where the user is not root.
@@ -38,22 +39,25 @@ have gzip;        need $? "gzip (data)" "gzip"
 have python3;     need $? "python3 (the book; tests of its prose)" "python3"
 have pandoc;      need $? "pandoc (the book)" "pandoc"
 
-# cmocka for aarch64: its packages, unpacked under build/aarch64, and this system's own list of packages left alone
-aarch64_cmocka() (
-    [ -f build/aarch64/lib/libcmocka.so ] && return
-    here=$PWD/build/aarch64
+# cmocka for another processor, by its name and Debian's name for it: its packages, unpacked under build/aarch64, say, and this system's
+# own list of packages left alone
+cmocka_for() (
+    [ -f "build/$1/lib/libcmocka.so" ] && return
+    here=$PWD/build/$1
     rm -rf "$here" && mkdir -p "$here/lists/partial" "$here/cache/archives/partial" && cd "$here" && : >status || return 1
+    debian=$2
     apt_get() {
-        apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::lists="$here/lists" \
+        apt-get -qq -o APT::Architecture="$debian" -o APT::Architectures::="$debian" -o Dir::State::lists="$here/lists" \
             -o Dir::Cache="$here/cache" -o Dir::State::status="$here/status" -o APT::Sandbox::User="$(id -un)" "$@"
     }
     apt_get update && apt_get download libcmocka0 libcmocka-dev || return 1
     for package in ./*.deb; do dpkg -x "$package" unpacked || return 1; done
-    cp -R unpacked/usr/include . && cp -R unpacked/usr/lib/aarch64-linux-gnu lib && rm -rf lists cache status unpacked ./*.deb
+    cp -R unpacked/usr/include . && cp -R unpacked/usr/lib/"$1"-linux-gnu lib && rm -rf lists cache status unpacked ./*.deb
 )
 
 if [ "${1:-}" = elsewhere ] && [ "$(uname -m)" != aarch64 ]; then
     have aarch64-linux-gnu-gcc; need $? "the compiler for aarch64" "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    have s390x-linux-gnu-gcc;   need $? "the compiler for s390x" "gcc-s390x-linux-gnu libc6-dev-s390x-cross"
     have qemu-aarch64;          need $? "qemu-aarch64, which runs its programs" "qemu-user"
 fi
 
@@ -67,8 +71,8 @@ if [ "${1:-}" = book ]; then
 fi
 
 finish() {
-    if [ "${1:-}" = elsewhere ] && [ "$(uname -m)" != aarch64 ] && ! { have apt-get && aarch64_cmocka; }; then
-        echo "make deps: could not get cmocka for aarch64; put its headers into build/aarch64/include, its library into build/aarch64/lib" >&2
+    if [ "${1:-}" = elsewhere ] && [ "$(uname -m)" != aarch64 ] && ! { have apt-get && cmocka_for aarch64 arm64 && cmocka_for s390x s390x; }; then
+        echo "make deps: could not get cmocka for aarch64 and s390x; put its headers into build/aarch64/include, its library into build/aarch64/lib, and so on" >&2
         exit 1
     fi
     echo "make deps: $2"

@@ -211,8 +211,7 @@ int main(int argc, char **argv) {
     plain_pixels(&data), plain_pixels(&test);
     if (s.quick) s.epochs = 1;
     if (!s.images) s.images = s.quick ? 1280 : (int)data.count;
-    if (s.save) check_output(comm, "%s", s.save);
-    if (s.checkpoint) check_output(comm, "%s", s.checkpoint);
+    check_saves(comm, "resnet9_cifar10", s.save, s.checkpoint);
     check_all(comm, dt_dataset_view(&some, &data, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 640 ? 640 : test.count));
     print_machine(comm, &some, 1);

@@ -99,6 +99,7 @@ static dt_err read_rows(const char *path, int classes, uint32_t *count, int *fea
             error = dt_fail(DT_EDATA, "%s, line %u: %g is no class from 0 to %d", path, *count + 1, number[n - 1], classes - 1);
         else labels[*count] = (uint8_t)number[n - 1];
     }
+    if (error == DT_OK && ferror(f)) error = dt_fail(DT_EIO, "%s: cannot read it", path);
     fclose(f);
     return error != DT_OK || *count >= 5 ? error : dt_fail(DT_EDATA, "%s holds %u rows; 5 or more are wanted", path, *count);
 }

@@ -210,8 +210,7 @@ int main(int argc, char **argv) {
     snprintf(csv, sizeof csv, "out/wideresnet-%s-%s-w%d-b%dx%d-lr%g-%s-m%g-wu%d-%s%s.csv", s.data, s.optimizer, s.width, dt_comm_size(comm), s.batch_size, (double)s.base_lr,
              s.scaling, (double)s.momentum, s.warmup_epochs, s.norm, s.augment ? "-augment" : "");
     check_output(comm, "%s", csv);
-    if (s.save) check_output(comm, "%s", s.save);
-    if (s.checkpoint) check_output(comm, "%s", s.checkpoint);
+    check_saves(comm, "wideresnet", s.save, s.checkpoint);
     if (dt_comm_rank(comm) == 0 && !s.resume) remove(csv); // one run a file
     check_all(comm, dt_dataset_view(&some, &data, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 256 ? 256 : test.count));

@@ -81,9 +81,16 @@ finish() {
 elsewhere() {
     # emulated multiply-adds are a hundred times slower: the longest first
     emulate="qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=build/aarch64/lib build/tests/aarch64"
+    big_endian="qemu-s390x -L /usr/s390x-linux-gnu -E LD_LIBRARY_PATH=build/s390x/lib build/tests/s390x"
     for t in kernels net; do
         # shellcheck disable=SC2086  # words
         [ ! -x build/tests/aarch64/test_$t ] || run "aarch64 $t" 900 $emulate/test_$t
+    done
+    for t in build/tests/s390x/test_*; do
+        some=
+        [ "${t##*/}" = test_net ] && some="same_bits*"    # all of it takes eight minutes
+        # shellcheck disable=SC2086
+        [ ! -x "$t" ] || run "s390x ${t##*/test_}" 900 $big_endian/"${t##*/}" $some
     done
     for t in build/tests/aarch64/test_*; do
         # shellcheck disable=SC2086
@@ -98,7 +105,7 @@ elsewhere() {
 if [ "$only" = elsewhere ]; then
     only=
     builds=gcc
-    for kind in avx2 aarch64; do
+    for kind in avx2 aarch64 s390x; do
         if ls build/tests/"$kind"/test_* >/dev/null 2>&1; then builds="$builds $kind"; else echo "skipped: nothing is built for $kind here"; fi
     done
     two_lanes elsewhere
@@ -116,6 +123,7 @@ beside() {
     [ -f chapters/check.sh ] && run "chapters" 240 sh chapters/check.sh
     run "wasm" 240 sh tests/test_wasm.sh
     [ -f tests/test_labs.sh ] && run "labs" 240 sh tests/test_labs.sh
+    run "environments" 120 sh tests/test_environments.sh
     run "embed" 240 sh tests/test_embed.sh
     run "book" 120 sh tests/test_book.sh
     for t in build/tests/gcc/test_*; do

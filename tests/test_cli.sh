@@ -184,6 +184,10 @@ if [ $code -eq 0 ] && grep -q '^target reached after 1 epoch' "$dir/out"; then g
 for name in resnet9_cifar10 wideresnet; do
     launch 2 "$top/$name" --norm sometimes
     if [ $code -eq 2 ] && grep -qF -- "--norm: batch, rank or group is needed" "$dir/err"; then good; else bad "$name --norm sometimes ends with $code"; fi
+    data=random
+    [ $name = wideresnet ] && data=synthetic
+    launch 2 "$top/$name" --data $data --quick --save same --checkpoint same
+    if [ $code -eq 2 ] && grep -qF -- "--save and --checkpoint: each needs a file of its own" "$dir/err"; then good; else bad "$name --save same --checkpoint same ends with $code"; fi
 done
 
 # ---- the speedrun: the same weights for any number of threads, a row a seed, a picture; a validation keeps away from the test images
@@ -277,6 +281,10 @@ differs "with --epochs 3, rank 0 with --epochs 1" ch12 --epochs 3
 differs "without --epochs 1, rank 0 with it" ch12
 differs "with --epochs 1 surplus, rank 0 with --epochs 1" ch12 --epochs 1 surplus
 differs "with --lr 0.1, rank 0 without it" ch08 --epochs 1 --lr 0.1
+differs "with --resume $dir/a, rank 0 without it" ch12 --epochs 1 --resume "$dir/a"
+differs "with --every 5, rank 0 without it" ch12 --epochs 1 --every 5 --checkpoint "$dir/a"
+differs "with --checkpoint $dir/a, rank 0 without it" wideresnet --epochs 1 --checkpoint "$dir/a"
+differs "with --accumulate 3, rank 0 without it" resnet9_cifar10 --epochs 1 --accumulate 3
 launch 1 "$ch12" --epochs 1 : -n 2 "$top/ch08" --epochs 1
 if [ $code -eq 1 ] && [ "$(grep -c "^error: " "$dir/err")" -eq 1 ] && grep -q "^error: rank 0 (.*) was started with ch12, rank 1 with ch08; give all ranks one command line" "$dir/err"; then good
 else bad "ch12 beside ch08: exit code $code"; fi
@@ -375,6 +383,22 @@ stops INT "stopped early" "$mpiexec" -n 1 "$ch12" --epochs 1000000
 whom=all
 stops TERM "stopped early" "$mpiexec" -n 2 "$ch12" --epochs 1000000
 stops INT "stopped early" "$mpiexec" -n 1 "$ch12" --epochs 1000000
+#   as on a busy machine: a rank is slow to end, and meanwhile mpiexec passes on what each process has had 0.8 s before
+: >"$dir/out"
+"$mpiexec" -n 2 "$ch12" --epochs 1000000 >"$dir/out" 2>"$dir/err" </dev/null &
+job=$!
+underway
+slow=$(ps -eo pid=,ppid= | awk -v job=$job '{ parent[$1] = $2 } END { for (p in parent) if (parent[parent[parent[p]]] == job) rank = p; print rank }')
+kill -STOP $job "$slow"
+# shellcheck disable=SC2046  # a list of numbers
+kill -TERM $(all_of $job)
+sleep 0.8
+kill -CONT $job
+sleep 0.3
+kill -CONT "$slow"
+wait $job
+code=$?
+if [ $code -eq 130 ] && grep -q "stopped early" "$dir/out"; then good; else bad "TERM to all, and late by mpiexec: exit code $code"; fi
 whom=launcher
 stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch08" --data synthetic --epochs 1000000 --png "$dir/x.png"
 stops TERM "^stopped early" "$mpiexec" -n 2 "$top/ch09" --images 640 --epochs 10000 --png "$dir/x"
@@ -403,6 +427,11 @@ says_first() { # NAME WORDS ARGUMENTS ...: exit code 1 and the words, before any
     else bad "$name $*: exit code $code, or not at once one line with \"$words\""; fi
 }
 for name in ch01 ch02 ch03 ch04 ch05 ch06; do says_first $name "/nowhere/$name" --figures /nowhere; done
+for option in save checkpoint; do
+    says_first resnet9_cifar10 "/nowhere/x: cannot write it" --data random --$option /nowhere/x
+    says_first wideresnet "/nowhere/x: cannot write it" --data synthetic --$option /nowhere/x
+    says_first ch12 "/nowhere/x: cannot write it" --$option /nowhere/x
+done
 says_first ch07 "/nowhere/x.png" --png /nowhere/x.png
 says_first ch08 "/nowhere/x.png" --png /nowhere/x.png
 says_first ch09 "/nowhere/x" --png /nowhere/x
@@ -423,6 +452,9 @@ launch 0 "$ch12" --epochs 1 --quiet --save /dev/null
 if [ $code -eq 0 ] && [ -c /dev/null ]; then good; else bad "--save /dev/null: exit code $code"; fi
 launch 0 "$ch12" --epochs 1 --quiet --save /dev/full
 if [ $code -eq 1 ] && grep -q "^/dev/full: cannot write it: No space left on device" "$dir/err"; then good; else bad "--save /dev/full: exit code $code"; fi
+launch 2 "$ch12" --epochs 1 --quiet --checkpoint /dev/full
+if [ $code -eq 0 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -q "^/dev/full: cannot write it: No space left on device; training went on" "$dir/err"; then good
+else bad "--checkpoint /dev/full: exit code $code, or not one line about it"; fi
 mkfifo "$dir/unread"
 for option in csv epoch-csv save trace; do
     launch 0 "$ch12" --epochs 1 --quiet --$option "$dir/unread"

@@ -989,23 +989,30 @@ static void batches_refused(void **state) {
 
 static uint8_t *pillow; /* tests/data/augment.bin, made by tests/make_augment.py */
 
+/* The next number of that file, of `bytes` bytes, lowest first. */
+static void take_number(const uint8_t **at, void *number, int bytes) {
+    const uint64_t bits = dti_get_le(*at, bytes);
+    const uint32_t low = (uint32_t)bits;
+    memcpy(number, bytes == 8 ? (const void *)&bits : &low, (size_t)bytes);
+    *at += bytes;
+}
+
 /* Every byte as Pillow makes it, over shifts, flips, maps, factors and orders. */
 static void augment_as_pillow(void **state) {
     (void)state;
     const uint8_t *at = pillow;
     uint32_t cases, head[5];
-    memcpy(&cases, at, 4);
-    at += 4;
+    take_number(&at, &cases, 4);
     assert_true(cases >= 80);
     for (uint32_t n = 0; n < cases; ++n) {
         dti_alteration a = { .flip = false };
         uint8_t out[1000];
-        memcpy(head, at, sizeof head);
-        memcpy(&a.angle, at + 20, 8), memcpy(&a.scale, at + 28, 8), memcpy(&a.shear, at + 36, 8);
-        memcpy(a.factor, at + 44, sizeof a.factor), memcpy(&a.right, at + 56, 4), memcpy(&a.down, at + 60, 4);
+        for (int i = 0; i < 5; ++i) take_number(&at, &head[i], 4);
+        take_number(&at, &a.angle, 8), take_number(&at, &a.scale, 8), take_number(&at, &a.shear, 8);
+        for (int i = 0; i < 3; ++i) take_number(&at, &a.factor[i], 4);
+        take_number(&at, &a.right, 4), take_number(&at, &a.down, 4);
         a.flip = head[3] != 0, a.order = (int)head[4];
         const size_t bytes = (size_t)head[0] * head[1] * head[2];
-        at += 64;
         dti_alter(&a, (int)head[0], (int)head[1], (int)head[2], at, out);
         for (size_t i = 0; i < bytes; ++i)
             if (out[i] != at[bytes + i])

@@ -1333,7 +1333,8 @@ static void the_thread_is_asked(void **state) {
     dt_net_free(net), dt_net_free(late);
 }
 
-int main(void) {
+/* test_net [TESTS]: those whose names match, such as "same_bits*" */
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pytorch_gradients_s0),     cmocka_unit_test(pytorch_gradients_odd),  cmocka_unit_test(pytorch_sgd),
         cmocka_unit_test(pytorch_adam),             cmocka_unit_test(differences_linear),     cmocka_unit_test(differences_conv),
@@ -1352,5 +1353,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(csv, enter_folder, leave_folder),
         cmocka_unit_test(progress_line),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("net", tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 # make test-elsewhere: the same unit tests for other processors, a few minutes more; `make deps-elsewhere` gets what that needs.
 #   build/tests/avx2     by gcc, where this processor has AVX2
 #   build/tests/aarch64  by the cross compiler, run under qemu-user; NEON, and the same bits again
+#   build/tests/s390x    the same; a number's bytes lie the other way round: files, checkpoints, sums, and a net's bits
 TEST_BASE  = -std=c11 -D_DEFAULT_SOURCE -ffp-contract=off $(WARN) -I.
 TEST_LIBS  = -lcmocka $(LDLIBS)
 TEST_AVX2  = $(shell grep -qw avx2 /proc/cpuinfo 2>/dev/null && grep -qw fma /proc/cpuinfo && echo -march=x86-64-v3 || echo $(ARCH))
@@ -24,7 +25,9 @@ TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/
 EMULATE    =
 TEST_HERE  = $(patsubst %,tests/test_%.c,locale says $(if $(filter all,$(EMULATE)),,contract checkpoint charts norm steps train comm data numbers))
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
-             $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out $(TEST_HERE),$(wildcard tests/test_*.c))))
+             $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out $(TEST_HERE),$(wildcard tests/test_*.c)))) \
+             $(addprefix build/tests/s390x/test_,$(TEST_S390X))
+TEST_S390X = data files checkpoint sums net
 
 # the header's own flags (-O3 $(ARCH)) where speed or their effect on the code matters, less where compiling takes longer than running;
 # and where little of the header is called, DT_STATIC, with which a compiler leaves out the rest
@@ -84,8 +87,14 @@ build/tests/aarch64/%: tests/%.c dtrain.h tests/tests.mk build/aarch64/lib/libcm
 	@mkdir -p $(@D)
 	aarch64-linux-gnu-gcc $(TEST_BASE) $(or $(TEST_OPT),-O2) -isystem build/aarch64/include -idirafter /usr/include -o $@ $< -Lbuild/aarch64/lib $(TEST_LIBS)
 
-build/aarch64/lib/libcmocka.so:
-	@echo "test-elsewhere: no cmocka for aarch64 here; make deps-elsewhere"; exit 1
+#   -fexcess-precision=fast: without it a strict -std=c11 computes floats as doubles on s390x
+build/tests/s390x/%: TEST_OPT = -O1 -DDT_STATIC
+build/tests/s390x/%: tests/%.c dtrain.h tests/tests.mk build/s390x/lib/libcmocka.so
+	@mkdir -p $(@D)
+	s390x-linux-gnu-gcc $(TEST_BASE) $(TEST_OPT) -fexcess-precision=fast -isystem build/s390x/include -idirafter /usr/include -o $@ $< -Lbuild/s390x/lib $(TEST_LIBS)
+
+build/aarch64/lib/libcmocka.so build/s390x/lib/libcmocka.so:
+	@echo "test-elsewhere: no cmocka for another processor here; make deps-elsewhere"; exit 1
 
 build/tests/make_idx: tests/make_idx.c build/dtrain.o tests/tests.mk
 	@mkdir -p $(@D)
@@ -98,7 +107,7 @@ build/tests/contract_calls.h: dtrain.h tests/contract_calls.py
 $(foreach kind,mpi gcc-sanitize clang-sanitize aarch64,build/tests/$(kind)/test_contract): build/tests/contract_calls.h
 
 #   what these three have in common
-$(foreach kind,gcc clang avx2 aarch64,$(patsubst %,build/tests/$(kind)/test_%,net norm steps)): tests/reference.h
+$(foreach kind,gcc clang avx2 aarch64 s390x,$(patsubst %,build/tests/$(kind)/test_%,net norm steps)): tests/reference.h
 
 #   these test what the chapters have, too
 build/tests/gcc/test_locale build/tests/gcc/test_says: $(wildcard chapters/*.h)
