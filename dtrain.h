@@ -12678,19 +12678,16 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
     return dti_mpi_wrap(*(const MPI_Comm *)mpi_comm_pointer, false);
 }
 
-/* MPI_Init crashes on a small stack, with few files, with a host name as long as Linux allows [measured:
-   MPICH 4.0.2 on UCX, at 140 KB, no longer at 150; at 32 files, no longer at 34; at 64 letters]. */
+/* MPI_Init crashes on a small stack and with few files [measured: MPICH 4.0.2 on UCX, at 140 KB, no longer
+   at 150; at 32 files, no longer at 34]. */
 static dt_err dti_enough_for_mpi(void) {
     struct rlimit stack, files;
-    struct utsname machine;
     if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < 192 * 1024)
         return dt_fail(DT_ECOMM, "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
                        (unsigned)(stack.rlim_cur / 1024));
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 40)
         return dt_fail(DT_ECOMM, "%u open files are too few for MPI, which takes 40; type ulimit -n 1024",
                        (unsigned)files.rlim_cur);
-    if (uname(&machine) >= 0 && strlen(machine.nodename) >= DTI_HOST)
-        return dt_fail(DT_ECOMM, "this host's name has 64 letters, too many for MPICH; give it a shorter one");
     return DT_OK;
 }
 

@@ -80,7 +80,6 @@ if may unshare -m mount -t tmpfs none /mnt; then
 else echo "skipped: a folder that is read only (mounts are not allowed here)"; fi
 if may unshare -un true; then
     trains "a host name that nobody knows, no network" unshare -un sh -c 'hostname nosuch.invalid; exec "$@"' sh "$mpiexec" -n 2 "$ch12"
-    says "a host name of 64 letters" "this host's name has 64 letters" unshare -un sh -c 'hostname "$(printf %064d 0)"; exec "$@"' sh "$mpiexec" -n 2 "$ch12"
 else echo "skipped: host names (no namespace may be made)"; fi
 
 # ---- the wall clock jumps by an hour, back and forth, at each look
@@ -120,14 +119,14 @@ all_of() {
 }
 "$ch12" --epochs 300 >one.txt && hash=$(sed -n 's/^sync .* weights \([0-9a-f]*\).*/\1/p' one.txt)
 for whom in all mpiexec; do
-    DTRAIN_PATIENCE=0.5 timeout 30 "$mpiexec" -n 3 "$ch12" --epochs 300 >out 2>err </dev/null &
+    DTRAIN_PATIENCE=2 timeout 30 "$mpiexec" -n 3 "$ch12" --epochs 300 >out 2>err </dev/null &
     job=$!
     until [ -s out ] || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
     sleep 0.2
     list=$(all_of $job)
     [ $whom = all ] || list=$(ps -o pid= --ppid $job)
     # shellcheck disable=SC2086  # a list of numbers
-    kill -STOP $list && sleep 1.5 && kill -CONT $list 2>/dev/null
+    kill -STOP $list && sleep 3 && kill -CONT $list 2>/dev/null
     wait $job
     code=$?
     judge "stopped and continued, $whom"
@@ -144,7 +143,15 @@ exec ip netns exec "$space\$host" sh -c "\$*"
 END
 }
 link() { ip -n "${space}1" link set eth0 "$1"; }
-two_hosts() {
+two_hosts() { # UCX finds the other one of two such namespaces unreachable in every second start, and MPI_Init says so
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        a_job "$1"
+        grep -q "Destination is unreachable" err || break
+        wait $job
+    done
+}
+a_job() {
+    : >out
     DTRAIN_PATIENCE=${patience:-5} timeout -k 1 60 ip netns exec "${space}1" "$mpiexec" -launcher ssh -launcher-exec "$dir/go" -localhost 10.77.0.1 -hosts 10.77.0.1,10.77.0.2 \
         -genv UCX_TLS tcp,self -genv UCX_NET_DEVICES eth0 -n 2 "$ch12" --epochs "$1" >out 2>err </dev/null &
     job=$!
