@@ -35,7 +35,7 @@ help:
 	@echo "make speedrun      30 seeds to 99 % on MNIST, timed   DATA=mnist|fashion|synthetic SEEDS=30 THREADS=2"
 	@echo "make elastic       a job that outlives its ranks  RANKS=3 LEAST=1 TIMES=10 CHECKPOINT=out/elastic.checkpoint ARGS=\"--epochs 10\""
 	@echo "make test          all tests                    make check       what the chapters print"
-	@echo "make test-elsewhere  the same for AVX2 and aarch64, after make deps-elsewhere"
+	@echo "make test-elsewhere  the same for AVX2, aarch64, s390x, after make deps-elsewhere"
 	@echo "make lab04         a lab's handout             make grade-lab04  its points     make labs   all, for students"
 	@echo "make bench         kernels against the peak     make figures     the chapters' pictures"
 	@echo "make doctor        how MPI jobs start here      make wasm        chapters 0 to 6 as WebAssembly"
