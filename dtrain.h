@@ -7545,7 +7545,7 @@ DTI_INLINE dti_v dti_vsqrt(dti_v a) { return vsqrtq_f32(a); }
 DTI_INLINE dti_v dti_vmax(dti_v a, dti_v b) { return vbslq_f32(vcgtq_f32(b, a), b, a); }
 #else
 #define DTI_REGISTERS 16
-#if defined(__FP_FAST_FMAF) /* s390x, POWER, RISC-V: one lane at a time, and the same bits */
+#if defined(__FP_FAST_FMAF) /* s390x, for one: lane by lane, and the same bits */
 DTI_INLINE dti_v dti_fma(dti_v a, dti_v b, dti_v c) {
     for (int i = 0; i < DTI_W; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
     return c;
