@@ -682,9 +682,9 @@ static dt_err train_some(dt_comm *comm, void *arg) {
             DT_TRY(dt_forward(net));
             DT_TRY(dt_backward(net));
             DT_TRY(dt_average_gradients(net, comm));
-            gradients = dt_hash(dt_net_gradients(net), dt_net_count(net) * sizeof(float), gradients);
+            gradients = dti_hash_numbers(dt_net_gradients(net), dt_net_count(net) * sizeof(float), sizeof(float), gradients);
             dt_score score = dt_net_score(net);
-            gradients = dt_hash(&score, sizeof score, gradients);
+            gradients = dti_hash_numbers(&score, sizeof score, sizeof score.count, gradients);
             dt_optimizer_step(opt);
         }
     }
