@@ -22,8 +22,8 @@ bad() { # what
 launch() {
     ranks=$1
     shift
-    if [ "$ranks" -eq 0 ]; then timeout 10 "$@" >"$dir/out" 2>"$dir/err" </dev/null
-    else timeout 10 "$mpiexec" -n "$ranks" "$@" >"$dir/out" 2>"$dir/err" </dev/null; fi
+    if [ "$ranks" -eq 0 ]; then timeout 30 "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    else timeout 30 "$mpiexec" -n "$ranks" "$@" >"$dir/out" 2>"$dir/err" </dev/null; fi
     code=$?
 }
 
