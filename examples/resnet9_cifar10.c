@@ -204,6 +204,7 @@ int main(int argc, char **argv) {
     dt_comm *comm = begin_program(argc, argv, "ResNet9 on CIFAR-10, data parallel, in the manner of Horovod.", options, sizeof options);
     end_cleanly_on_signals();
     parse_norm(comm, &s);
+    check_saves(comm, "resnet9_cifar10", s.save, s.checkpoint);
     dt_dataset data, test, some, few;
     if (strcmp(s.data, "random") == 0) data = random_images(1280, 0), test = random_images(640, 1280);
     else if (strcmp(s.data, "cifar10") == 0) load_any_data(comm, s.data, "resnet9_cifar10", &data, &test);
@@ -211,7 +212,6 @@ int main(int argc, char **argv) {
     plain_pixels(&data), plain_pixels(&test);
     if (s.quick) s.epochs = 1;
     if (!s.images) s.images = s.quick ? 1280 : (int)data.count;
-    check_saves(comm, "resnet9_cifar10", s.save, s.checkpoint);
     check_all(comm, dt_dataset_view(&some, &data, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 640 ? 640 : test.count));
     print_machine(comm, &some, 1);

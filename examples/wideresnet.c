@@ -203,6 +203,7 @@ int main(int argc, char **argv) {
     dt_comm *comm = begin_program(argc, argv, "WideResNet with distributed data parallel: warm-up, synchronised batch norm, early stop.", options, sizeof options);
     end_cleanly_on_signals();
     parse_choices(comm, &s);
+    check_saves(comm, "wideresnet", s.save, s.checkpoint);
     dt_dataset data, test, some, few;
     load_any_data(comm, s.data, "wideresnet", &data, &test);
     set_pixels(&data), set_pixels(&test);
@@ -210,7 +211,6 @@ int main(int argc, char **argv) {
     snprintf(csv, sizeof csv, "out/wideresnet-%s-%s-w%d-b%dx%d-lr%g-%s-m%g-wu%d-%s%s.csv", s.data, s.optimizer, s.width, dt_comm_size(comm), s.batch_size, (double)s.base_lr,
              s.scaling, (double)s.momentum, s.warmup_epochs, s.norm, s.augment ? "-augment" : "");
     check_output(comm, "%s", csv);
-    check_saves(comm, "wideresnet", s.save, s.checkpoint);
     if (dt_comm_rank(comm) == 0 && !s.resume) remove(csv); // one run a file
     check_all(comm, dt_dataset_view(&some, &data, 0, (uint32_t)s.images));
     check_all(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 256 ? 256 : test.count));
