@@ -10189,6 +10189,14 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
     320->320 k3 14x14    186 : 91      179 : 89         179 : 90              177
     640->640 k3  7x7     175 : 78      169 : 79         112 : 70              134
 
+   This table is older than ragged tiles, and than weights that are fetched ahead. One run of before and after
+   (best of half a second each, eight lane groups, Winograd alone):
+
+                         forward       backward-data     backward-weights
+    320->320 k3 14x14   184 -> 245      174 -> 234         171 -> 184
+    640->640 k3  7x7    175 -> 237      169 -> 235         112 -> 161
+      6->16  k5 14x14   141 -> 138      142 -> 158         113 -> 139     pooled
+
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
    grow with C + O, the products that they save with C*O, so what decides is C*O / (C + O): at least 8 for 3x3
    kernels (16->16 channels, or 10->40), at least 4 for 5x5 (8->8, or 6->12). 5x5 kernels below that go in
