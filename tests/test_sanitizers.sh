@@ -16,7 +16,8 @@ mpiexec=${MPIEXEC:-mpiexec}
 passed=0
 failed=0
 export LSAN_OPTIONS="suppressions=$PWD/tests/sanitizers/lsan.supp:print_suppressions=0"
-export ASAN_OPTIONS="allocator_may_return_null=1:detect_stack_use_after_return=1"
+# without detect_stack_use_after_return: gcc 12 puts vectors of 64 bytes at multiples of 32 on its stack of copies, and they fault
+export ASAN_OPTIONS="allocator_may_return_null=1:detect_stack_use_after_return=0"
 export UBSAN_OPTIONS="print_stacktrace=1"
 export TSAN_OPTIONS="suppressions=$PWD/tests/sanitizers/tsan.supp:halt_on_error=0:exitcode=66"
 
