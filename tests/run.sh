@@ -125,7 +125,7 @@ beside() {
     [ -f tests/test_labs.sh ] && run "labs" 240 sh tests/test_labs.sh
     run "environments" 120 sh tests/test_environments.sh
     run "embed" 240 sh tests/test_embed.sh
-    run "book" 120 sh tests/test_book.sh
+    run "book" 240 sh tests/test_book.sh
     for t in build/tests/gcc/test_*; do
         [ -x "$t" ] && run "gcc ${t##*/test_}" 120 "$t"
     done
