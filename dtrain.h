@@ -6524,7 +6524,7 @@ typedef struct dt_train_desc {
     bool pin;
     uint32_t average_every;    /* PSGD: average every so many steps; 0: once, at the very end */
     /* PSGD: a step towards the average, with momentum, instead of the average itself [S11.4]; NULL:
-       the average. Cannot be used with checkpoints */
+       the average */
     const dt_outer_desc *outer;
     /* of the learning rate [S9.7]: the trainer sets the optimizer's before each step, and puts its
        own back in the end. NULL: it stays as it is */
@@ -6613,6 +6613,8 @@ struct dti_training {
     dt_comm *comm;
     const dt_train_desc *d;
     dt_train_result *result;
+    float *carried;            /* [carries] numbers that the method takes from one step to a later */
+    size_t carries;            /* one, all ranks alike: outer momentum's; 0: none */
     dt_batches it;             /* this rank's */
     dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
     bool wish, stop;           /* on_step has asked to stop; training does */
@@ -7015,15 +7017,18 @@ static void dti_share_end(dti_training *run, uint32_t *index) {
 typedef struct dti_outer {
     const dt_outer_desc *d;
     float *common, *buf;       /* [trained] */
-    bool due;                  /* there were steps since the last average */
+    uint64_t steps;            /* done, by every rank */
 } dti_outer;
 
 /* From values that all ranks have in common. */
-static dt_err dti_outer_begin(dti_outer *o, const dt_net *net, const dt_outer_desc *d) {
-    *o = (dti_outer){ .d = d, .common = dti_alloc_many(net->trained, 2 * sizeof(float)) };
+static dt_err dti_outer_begin(dti_outer *o, dti_training *run) {
+    const size_t n = run->net->trained;
+    *o = (dti_outer){ .d = run->d->outer, .common = dti_alloc_many(n, 2 * sizeof(float)) };
     if (!o->common) return DT_ENOMEM;
-    o->buf = o->common + net->trained; /* zeros */
-    memcpy(o->common, net->values, net->trained * sizeof(float));
+    o->buf = o->common + n; /* zeros */
+    memcpy(o->common, run->net->values, n * sizeof(float));
+    run->carried = o->common;
+    run->carries = 2 * n;
     return DT_OK;
 }
 
@@ -7043,7 +7048,6 @@ static dt_err dti_psgd_average(dti_training *run, bool *stop) {
     dti_outer *o = run->own;
     DT_TRY(dti_average_parameters(run->net, run->comm, run->d->algorithm, run->wish, stop));
     if (o->d) dti_outer_step(o, run->net->values, run->net->trained);
-    o->due = false;
     return DT_OK;
 }
 
@@ -7057,7 +7061,7 @@ static dt_err dti_psgd_step(dti_training *run, const dt_batch *batch) {
         dt_optimizer_step(run->opt);
     }
     const uint64_t steps = (uint64_t)run->p.epoch * run->p.steps + run->p.step + 1;
-    ((dti_outer *)run->own)->due = true;
+    ((dti_outer *)run->own)->steps = steps;
     return every && steps % every == 0 ? dti_psgd_average(run, &run->stop) : DT_OK;
 }
 
@@ -7085,9 +7089,11 @@ static const dti_method dti_psgd = { .name = "psgd", .meets = true, .apart = tru
 static dt_err dti_psgd_end(dti_training *run) {
     const double start = dt_now();
     dt_train_result *result = run->result;
-    /* without steps since the last average, an outer one would go on by its momentum alone */
     const dti_outer *outer = run->own;
-    if (outer->due || !outer->d) DT_TRY(dti_psgd_average(run, NULL));
+    const uint64_t steps = outer->steps ? outer->steps : result->resumed;
+    /* without steps since the last average, an outer one would go on by its momentum alone */
+    if (!outer->d || !run->d->average_every || steps % run->d->average_every != 0)
+        DT_TRY(dti_psgd_average(run, NULL));
     result->seconds += dt_now() - start;
     int64_t sums[5] = { result->score.loss_fixed, result->score.correct, result->score.count,
                         (int64_t)result->samples, (int64_t)result->retaken };
@@ -7116,7 +7122,7 @@ DT_API dt_err dt_train_psgd(dt_net *net, dt_optimizer *opt, dt_comm *comm, const
     DT_TRY(dti_check_alike(net, opt, comm, d));
     DT_TRY(dt_broadcast_parameters(net, comm));
     DT_TRY(dti_share_begin(&run, dt_psgd_batch(d->batch, ranks), rank, ranks, &index));
-    dt_err error = d->outer ? dti_outer_begin(&outer, net, d->outer) : DT_OK;
+    dt_err error = d->outer ? dti_outer_begin(&outer, &run) : DT_OK;
     if (error == DT_OK) error = dti_run_epochs(&run);
     if (error == DT_OK) error = dti_psgd_end(&run);
     dti_release(outer.common);
@@ -16385,6 +16391,7 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
        dtrain.real         F64: the optimizer's few numbers, seconds
        dtrain.units        F32: of exact sums, one a parameter
        dtrain.optimizer    F32: its vectors, one behind the other
+       dtrain.outer        F32: under outer momentum the last common values, and the momentum [S11.4]
        dtrain.rank1.whole ...  under PSGD the same of the other ranks, and dtrain.rank1.values
 
    Three things are handled below, each made of the one before it:
@@ -16495,14 +16502,17 @@ static uint64_t dti_augment_hash(const dt_augment *a) {
 
 /* The lines of a training; lr: with which its schedule begins. */
 static size_t dti_train_settings(char *text, size_t size, const dt_train_desc *d, float lr) {
+    const dt_outer_desc outer = d->outer ? *d->outer : (dt_outer_desc){ .lr = 0.0f };
     return dti_print(text, size,
                      "learning rate: %s\nschedule: #%016llx\nbatch: %u\nseed: %llu\ndata: #%016llx\n"
-                     "augmentation: #%016llx\naverage every: %u\nvalidation: #%016llx\ntarget: %s\n"
-                     "patience: %u\n",
+                     "augmentation: #%016llx\naverage every: %u\nouter steps: %s %s %s\n"
+                     "validation: #%016llx\ntarget: %s\npatience: %u\n",
                      dti_shortest(lr).text, (unsigned long long)dti_schedule_hash(d->schedule, 0),
                      (unsigned)d->batch, (unsigned long long)d->seed,
                      (unsigned long long)dti_data_hash(d->data),
                      (unsigned long long)dti_augment_hash(d->augment), (unsigned)d->average_every,
+                     outer.lr > 0.0f ? dti_shortest(outer.lr).text : "none", dti_shortest(outer.momentum).text,
+                     outer.nesterov ? "Nesterov's" : "plain",
                      (unsigned long long)(d->validation ? dti_data_hash(d->validation) : 0),
                      dti_shortest(d->target).text, (unsigned)d->patience);
 }
@@ -16527,25 +16537,28 @@ enum {
 
 /* The block's stretches, in the order in which they lie, and how many numbers each has. */
 typedef struct dti_kept {
-    size_t reals, units, states, count, bytes;      /* of real, unit, state, value; of the whole block */
+    size_t reals, units, states, count, carries;    /* of real, unit, state, value, carried */
+    size_t bytes;            /* of the whole block */
     int64_t *whole;          /* [DTI_KEPT_WHOLES], the block's beginning */
     double *real;
-    float *unit, *state, *value;
+    float *unit, *state, *value, *carried;
 } dti_kept;
 
-/* A block as its stretches; block NULL: only how large it is. */
-static dti_kept dti_kept_of(const dt_net *net, const dt_optimizer *opt, void *block) {
+/* A block as its stretches, the last one of so many numbers; block NULL: only how large it is. */
+static dti_kept dti_kept_of(const dt_net *net, const dt_optimizer *opt, size_t carries, void *block) {
     dti_kept k = { .reals = DTI_KEPT_SECOND + (size_t)opt->parts, .units = (size_t)net->params,
-                   .states = dti_times((size_t)opt->class->states, opt->count), .count = net->count };
-    const size_t front = DTI_KEPT_WHOLES * sizeof *k.whole + k.reals * sizeof *k.real;
-    k.bytes = dti_plus(front, dti_times(dti_plus(dti_plus(k.units, k.states), k.count), sizeof *k.unit));
-    k.bytes = dti_round_up(k.bytes, 8);
+                   .states = dti_times((size_t)opt->class->states, opt->count), .count = net->count,
+                   .carries = carries };
+    const size_t front = DTI_KEPT_WHOLES * sizeof *k.whole + k.reals * sizeof *k.real,
+                 floats = dti_plus(dti_plus(k.units, k.states), dti_plus(k.count, k.carries));
+    k.bytes = dti_round_up(dti_plus(front, dti_times(floats, sizeof *k.unit)), 8);
     if (!block) return k;
     k.whole = block;
     k.real = (double *)(void *)(k.whole + DTI_KEPT_WHOLES);
     k.unit = (float *)(void *)(k.real + k.reals);
     k.state = k.unit + k.units;
     k.value = k.state + k.states;
+    k.carried = k.value + k.count;
     return k;
 }
 
@@ -16612,6 +16625,7 @@ static int dti_kept_pieces(const dt_net *net, int rank, const dti_kept *k, dti_s
     piece[n++] = dti_row_of(rank, "optimizer", "F32", k->states, k->state);
     if (rank > 0) piece[n++] = dti_row_of(rank, "values", "F32", k->count, k->value);
     else n += dti_net_pieces(net, k->value, piece + n);
+    if (rank == 0 && k->carries) piece[n++] = dti_row_of(rank, "outer", "F32", k->carries, k->carried);
     return n;
 }
 
@@ -16622,6 +16636,7 @@ typedef struct dti_file {
     const char *path;
     char *settings;          /* as lines: this run's, to be written or to be compared with the file's */
     int ranks;               /* that have a block in it: all where each has values of its own, else 1 */
+    size_t carries;          /* numbers that the method carries on; in rank 0's block, as all have the same */
     char *blocks;            /* [ranks][bytes] */
     size_t bytes;            /* of one block */
     dti_saved *piece;        /* [most], and as many to put in order */
@@ -16631,7 +16646,7 @@ typedef struct dti_file {
 
 static dt_err dti_file_begin(dti_file *f, int ranks) {
     f->ranks = ranks;
-    f->bytes = dti_kept_of(f->net, f->opt, NULL).bytes;
+    f->bytes = dti_kept_of(f->net, f->opt, f->carries, NULL).bytes;
     f->blocks = dti_alloc_many((size_t)ranks, f->bytes);
     f->most = 5 * (size_t)ranks + (size_t)dti_most_pieces(f->net);
     f->piece = dti_alloc_many(f->most, 2 * sizeof *f->piece);
@@ -16646,7 +16661,7 @@ static void dti_file_end(dti_file *f) {
 
 /* The block of that rank. */
 static dti_kept dti_file_kept(const dti_file *f, int rank) {
-    return dti_kept_of(f->net, f->opt, f->blocks + (size_t)rank * f->bytes);
+    return dti_kept_of(f->net, f->opt, f->carries, f->blocks + (size_t)rank * f->bytes);
 }
 
 /* Makes the list of all pieces: those of eight bytes a number first, for there they are aligned. */
@@ -16854,7 +16869,7 @@ static dt_err dti_run_file(const dti_training *run, const char *path, dti_file *
     const size_t used = dti_print(lines, sizeof lines, "method: %s\nparts of a batch: %u\n",
                                   run->method->name, (unsigned)parts);
     dti_train_settings(lines + used, sizeof lines - used, run->d, run->lr);
-    *f = (dti_file){ .net = run->net, .opt = run->opt, .path = path };
+    *f = (dti_file){ .net = run->net, .opt = run->opt, .path = path, .carries = run->carries };
     f->settings = dti_all_settings(run->net, run->opt, apart, ranks, lines, "");
     return f->settings ? dti_file_begin(f, apart ? ranks : 1) : DT_ENOMEM;
 }
@@ -16865,6 +16880,7 @@ static void dti_keep_run(const dti_training *run, dti_kept *k) {
     const dt_progress *p = &run->p;
     const dt_train_result *r = run->result;
     dti_keep_vectors(k, run->net, run->opt);
+    if (run->carries) memcpy(k->carried, run->carried, run->carries * sizeof *k->carried);
     k->whole[DTI_KEPT_EPOCH] = p->epoch;
     k->whole[DTI_KEPT_STEP] = p->step;
     k->whole[DTI_KEPT_EPOCHS] = run->d->epochs;
@@ -16926,8 +16942,10 @@ static dt_err dti_resume(dti_training *run) {
     if (error == DT_OK) error = dti_file_read(&f, run->comm);
     if (error == DT_OK) error = dti_check_place(&f, d->epochs, run->p.steps);
     if (error == DT_OK) {
-        const dti_kept k = dti_file_kept(&f, run->method->apart ? dt_comm_rank(run->comm) : 0);
+        const dti_kept first = dti_file_kept(&f, 0),
+                       k = dti_file_kept(&f, run->method->apart ? dt_comm_rank(run->comm) : 0);
         dti_give_run(&k, run);
+        if (run->carries) memcpy(run->carried, first.carried, run->carries * sizeof *first.carried);
     }
     dti_file_end(&f);
     return error;
@@ -19969,8 +19987,6 @@ static dt_err dti_check_train(const char *who, const dt_net *net, const dt_optim
     if (o && !(o->lr > 0.0f && o->lr <= FLT_MAX && dti_not_negative(o->momentum)))
         return dt_fail(DT_EARG, "training: an outer learning rate of %g, momentum %g; needs above 0, "
                        "and 0 or more", (double)o->lr, (double)o->momentum);
-    if (o && (d->checkpoint || d->resume))
-        return dt_fail(DT_EARG, "training: checkpoints do not hold outer momentum");
     return dti_check_data("training", net, d->data);
 }
 
@@ -20005,10 +20021,7 @@ static dt_err dti_check_alike(const dt_net *net, const dt_optimizer *opt, dt_com
     char text[2048];
     const size_t used = dti_net_settings(text, sizeof text, net, opt);
     dti_train_settings(text + used, sizeof text - used, d, opt->lr);
-    const float outer[] = { d->outer ? d->outer->lr : 0.0f, d->outer ? d->outer->momentum : 0.0f,
-                            d->outer && d->outer->nesterov ? 1.0f : 0.0f };
-    const uint64_t others[] = { dt_hash(outer, sizeof outer, 0),
-                                (uint64_t)d->epochs,
+    const uint64_t others[] = { (uint64_t)d->epochs,
                                 d->check_every,
                                 d->bucket_bytes,
                                 (uint64_t)d->algorithm,

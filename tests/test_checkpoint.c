@@ -34,6 +34,7 @@ enum { EVERY = 1 };
 typedef struct run {
     int ranks;
     bool narrow, psgd, chooses;      /* narrow: the second net; chooses: PSGD's average every 3 steps */
+    const dt_outer_desc *outer;      /* and its outer steps */
     bool float_sums, direct, mean;   /* mean: mean squared error */
     int stop_at;                     /* steps, as rank 0 counts them; 0: never */
     const char *checkpoint, *resume, *break_folder;
@@ -102,7 +103,7 @@ static dt_err run_rank(dt_comm *comm, void *arg) {
     const uint64_t before = dt_net_hash(net);
     const dt_train_desc desc = { .data = r->data, .epochs = r->epochs, .batch = r->batch, .seed = r->seed, .schedule = r->no_schedule ? NULL : &rise,
                                  .augment = r->narrow ? &augment : NULL, .validation = r->validation, .target = r->target, .patience = 2, .check_every = 2,
-                                 .average_every = r->chooses ? 3 : 0, .checkpoint = r->checkpoint, .checkpoint_every = r->every, .resume = r->resume,
+                                 .average_every = r->chooses ? 3 : 0, .outer = r->outer, .checkpoint = r->checkpoint, .checkpoint_every = r->every, .resume = r->resume,
                                  .on_step = listen, .user = &l };
     const dt_err error = r->psgd ? dt_train_psgd(net, opt, comm, &desc, &result) : dt_train_sync(net, opt, comm, &desc, &result);
     if (l.rank == 0) {
@@ -208,14 +209,18 @@ static void takes_more_epochs(void **state) {
     assert_string_equal(second.why, "two.checkpoint: stands in epoch 2, and this run is to end after epoch 1");
 }
 
+/* With an average at the end or every three steps, and with outer momentum from one to the next. */
 static void psgd_at_its_own_ranks(void **state) {
     (void)state;
-    for (int chooses = 0; chooses <= 1; ++chooses) {
+    static const dt_outer_desc diloco = { DT_DILOCO_DEFAULTS }, heavy = { .lr = 0.5f, .momentum = 0.8f };
+    uint64_t hash[4];
+    for (int kind = 0; kind < 4; ++kind) {
         run whole = of(3, false);
-        whole.psgd = true, whole.chooses = chooses, whole.batch = 48, whole.target = 1.0f;
+        whole.psgd = true, whole.chooses = kind % 2, whole.outer = kind > 1 ? &diloco : NULL, whole.batch = 48, whole.target = 1.0f;
         run first = whole, second = whole;
         whole = good(whole);
-        for (int k = 1; k < (int)whole.calls; k += EVERY) {
+        hash[kind] = whole.hash;
+        for (int k = 1; k <= (int)whole.calls; k += EVERY) {
             first.checkpoint = second.resume = "psgd.checkpoint";
             first.every = 1, first.stop_at = k;
             run stopped = good(first), resumed = good(second);
@@ -223,10 +228,16 @@ static void psgd_at_its_own_ranks(void **state) {
             assert_int_equal(stopped.result.resumed + (uint64_t)stopped.calls, resumed.result.resumed);
         }
     }
-    run other_ranks = of(2, false);
-    other_ranks.psgd = true, other_ranks.chooses = true, other_ranks.batch = 48, other_ranks.target = 1.0f, other_ranks.resume = "psgd.checkpoint";
-    other_ranks = done(other_ranks);
-    assert_string_equal(other_ranks.why, "psgd.checkpoint: it was made with ranks, on whose number the result depends 3, and this run has 2");
+    assert_true(hash[2] != hash[0] && hash[3] != hash[1]); /* outer steps do something */
+    run same = of(3, false);
+    same.psgd = same.chooses = true, same.outer = &diloco, same.batch = 48, same.target = 1.0f, same.resume = "psgd.checkpoint";
+    run r = same;
+    r.ranks = 2;
+    assert_string_equal(done(r).why, "psgd.checkpoint: it was made with ranks, on whose number the result depends 3, and this run has 2");
+    r = same, r.outer = &heavy;
+    assert_string_equal(done(r).why, "psgd.checkpoint: it was made with outer steps 0.7 0.9 Nesterov's, and this run has 0.5 0.8 plain");
+    r = same, r.outer = NULL;
+    assert_string_equal(done(r).why, "psgd.checkpoint: it was made with outer steps 0.7 0.9 Nesterov's, and this run has none 0 plain");
 }
 
 /* ---- Settings. */
