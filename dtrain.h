@@ -550,6 +550,7 @@ static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net
                                    dt_train_result *result);
 
 /* ---- E3, MPI, asked by E2: an all-reduce of MPI's own that goes on while this rank computes */
+static void dti_take_back(dt_comm *c); /* after an error: no thread reads this one's buffers any more */
 struct dti_flight;
 struct dti_mpi_group;
 static dt_err dti_mpi_reduce_start(dt_comm *c, struct dti_flight *f);
@@ -1045,7 +1046,8 @@ typedef struct dt_dataset {
    labels or targets: one of each. Measures mean and std of each channel where none are given, and
    refuses floats that are not finite (DT_EDATA), labels of a class that there is not (DT_EDATA),
    sizes that cannot be meant (DT_ESHAPE). Test samples want the training samples' mean and std:
-   give theirs, or make one dataset and two views of it.
+   give theirs, or make one dataset and two views of it. dt_save does not write them: a program that
+   only predicts must be told them.
 
        dt_dataset_from(&all, &(dt_arrays){ .count = 900, .channels = 2, .values = xy,
                                            .labels = side, .classes = 2 }); */
@@ -3810,8 +3812,10 @@ DT_API dt_score dt_net_score(const dt_net *net);               /* of the last dt
 DT_API dt_err dt_net_logits(const dt_net *net, int i, float *out);
 DT_API dt_err dt_net_log_probabilities(const dt_net *net, int i, float *out);
 /* dt_predict: what the net says of samples first .. first+count-1 of the data, one or many; they
-   need no labels. out [count][dt_net_classes]: probabilities, or the outputs themselves where the
-   loss knows none. Dropout is off, and batch norm takes what it has saved. DT_EARG, DT_ESHAPE */
+   need no labels, and the training samples' mean and std: (dt_dataset){ .count = 1, .channels = 2,
+   .height = 1, .width = 1, .values = xy, .mean = train.mean, .std = train.std }. out
+   [count][dt_net_classes]: probabilities, or the outputs themselves where the loss knows none.
+   Dropout is off, and batch norm takes what it has saved. DT_EARG, DT_ESHAPE */
 DT_API dt_err dt_predict(dt_net *net, const dt_dataset *data, uint32_t first, uint32_t count,
                          float *out);
 /* one line a layer: name, shape, parameters, flop */
@@ -6722,6 +6726,7 @@ static dt_err dti_run_epochs(dti_training *run) {
     if (d->lr_scaling) run->opt->lr = dt_lr_scaled(own, d->lr_scaling, d->batch, d->lr_batch);
     run->lr = run->opt->lr;
     const dt_err error = dti_run_each_epoch(run);
+    if (error != DT_OK) dti_take_back(run->comm);
     if (d->schedule || d->lr_scaling) run->opt->lr = own;
     return error;
 }
@@ -7002,7 +7007,7 @@ static dt_err dti_share_begin(dti_training *run, uint32_t batch, int worker, int
                                  .augment = run->d->augment,
                                  .subset = *index + start[worker],
                                  .subset_count = start[worker + 1] - start[worker] });
-    if (error != DT_OK) dti_release(*index);
+    if (error != DT_OK) dti_release(*index), *index = NULL;
     const uint32_t most = n / k + (n % k != 0); /* the largest share's */
     run->p = (dt_progress){ .epochs = run->d->epochs, .steps = most / batch + (most % batch != 0) };
     return error;
@@ -11107,8 +11112,9 @@ enum {
 };
 
 /* Messages between threads [E2.5]. A letter is the sender's, one for each lane; a box is the receiver's. */
+enum { DTI_OFFERED, DTI_COPYING, DTI_COPIED, DTI_TAKEN_BACK };
 typedef struct dti_letter {
-    _Alignas(64) _Atomic int taken;   /* the receiver has copied it */
+    _Alignas(64) _Atomic int state;   /* DTI_OFFERED .. */
     int         from, lane, tag;
     const void *buf;
     size_t      bytes;
@@ -11848,6 +11854,16 @@ static void dti_wait_end(dt_comm *c, double start, double reduce) {
     dti_trace_add(c, "wait", start, end);
 }
 
+/* After an error: nobody reads our buffers any more, which the program is about to free. Between processes
+   nobody does so by himself. */
+static void dti_take_back(dt_comm *c) {
+    for (int lane = 0; lane <= DTI_FLIGHTS && c->letters; ++lane) {
+        int state = DTI_OFFERED;
+        if (atomic_compare_exchange_strong(&c->letters[lane].state, &state, DTI_TAKEN_BACK)) continue;
+        while (atomic_load(&c->letters[lane].state) == DTI_COPYING) {}
+    }
+}
+
 /* Until that flight has landed. The place's event is read before the flights are looked at: see dti_nap. */
 static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
     double start = dt_now(), reduce = c->cost.reduce;
@@ -11862,6 +11878,7 @@ static dt_err dti_flight_wait(dt_comm *c, uint64_t number) {
         c->on_memory = false;
     }
     dti_wait_end(c, start, c->cost.reduce - reduce);
+    if (error != DT_OK) dti_take_back(c);
     return error;
 }
 
@@ -11993,6 +12010,7 @@ static dt_err dti_messages_wait(dt_comm *c, dti_message *out, dti_message *in) {
         if (error == DT_OK && (out->pending || in->pending)) error = dti_comm_idle(c, tries);
     }
     dti_wait_end(c, start, 0.0);
+    if (error != DT_OK) dti_take_back(c);
     return error;
 }
 
@@ -12046,8 +12064,8 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
    sender's note of where the bytes lie. The receiver copies them from there, so they are copied once.
 
        sender    letter { from, lane, tag, buf, bytes }  ->  box of the receiver, a list without a lock
-       receiver  empties its box into a list of its own; memcpy from letter->buf; letter->taken = 1
-       sender    sees taken: its buffer is free again
+       receiver  empties its box into a list of its own; COPYING; memcpy from letter->buf; COPIED
+       sender    sees COPIED: its buffer is free again. Or it fails first: TAKEN_BACK, and nobody reads it
 
    One rank alone is the same with p = 1, and nobody ever writes. To read: dti_threads_post, dti_threads_test,
    then dt_run_ranks. */
@@ -12060,7 +12078,7 @@ static dt_err dti_threads_post(dt_comm *c, dti_message *m) {
     dti_letter *letter = &c->letters[m->lane];
     letter->from = c->rank, letter->lane = m->lane, letter->tag = m->tag, letter->buf = m->buf,
     letter->bytes = m->bytes;
-    atomic_store_explicit(&letter->taken, 0, memory_order_relaxed);
+    atomic_store_explicit(&letter->state, DTI_OFFERED, memory_order_relaxed);
     letter->next = atomic_load_explicit(&c->boxes[m->peer].first, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&c->boxes[m->peer].first, &letter->next, letter,
                                                   memory_order_release, memory_order_relaxed)) {}
@@ -12088,17 +12106,21 @@ static dti_letter *dti_expected_letter(dt_comm *c, int from, int lane) {
 /* Sent: has the receiver taken it? To come: is there a letter, and the right one? Then it is copied. */
 static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     if (!m->incoming) {
-        m->pending = atomic_load_explicit(&c->letters[m->lane].taken, memory_order_acquire) == 0;
+        m->pending = atomic_load_explicit(&c->letters[m->lane].state, memory_order_acquire) != DTI_COPIED;
         return DT_OK;
     }
     dti_letter *letter = dti_expected_letter(c, m->peer, m->lane);
-    if (!letter) return DT_OK;
+    int state = DTI_OFFERED;
+    /* one that was taken back will never come: the wait for it ends as its sender's failure is heard of */
+    if (!letter || !atomic_compare_exchange_strong(&letter->state, &state, DTI_COPYING)) return DT_OK;
     m->pending = false;
-    if (letter->bytes != m->bytes || letter->tag != m->tag)
+    if (letter->bytes != m->bytes || letter->tag != m->tag) {
+        atomic_store_explicit(&letter->state, DTI_COPIED, memory_order_release);
         return dt_fail(DT_ECOMM, "rank %d expects %zu bytes with tag %d from rank %d, which sends %zu bytes "
                        "with tag %d", c->rank, m->bytes, m->tag, m->peer, letter->bytes, letter->tag);
+    }
     memcpy(m->buf, letter->buf, m->bytes);
-    atomic_store_explicit(&letter->taken, 1, memory_order_release);
+    atomic_store_explicit(&letter->state, DTI_COPIED, memory_order_release);
     return DT_OK;
 }
 
@@ -15062,17 +15084,21 @@ DT_API dt_err dt_check_writable(const char *path);
 #endif
 #endif
 
+/* What is there instead of a plain file; NULL: it is one, or nothing is. */
+static const char *dti_other_kind(const char *path) {
+#if defined(__unix__) || defined(__APPLE__)
+    struct stat s;
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
+        return S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device";
+#endif
+    return (void)path, NULL;
+}
+
 /* Opens a file to read. A pipe or a device in its place is refused: opening a pipe would wait
    until somebody writes. */
 static FILE *dti_open_plain(const char *path) {
-#if defined(__unix__) || defined(__APPLE__)
-    struct stat s;
-    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) {
-        const char *kind = S_ISDIR(s.st_mode) ? "folder" : S_ISFIFO(s.st_mode) ? "pipe" : "device";
-        dt_fail(DT_EIO, "%s is not a plain file but a %s", path, kind);
-        return NULL;
-    }
-#endif
+    const char *kind = dti_other_kind(path);
+    if (kind) return dt_fail(DT_EIO, "%s is not a plain file but a %s", path, kind), NULL;
     errno = 0;
     FILE *f = fopen(path, "rb");
     if (!f) dt_fail(DT_EIO, "cannot open %s: %s", path, errno ? strerror(errno) : "unknown reason");
@@ -15459,8 +15485,8 @@ static int dti_json_wholes(dti_json *j, uint64_t *out, int most) {
 
    Writing is short. Reading is most of this section, because a file may come from anywhere: all of the header
    is held against the net and against the length of the file first, until every byte behind it belongs to one
-   parameter; only then is the net written. A file that is refused has changed nothing. Begin to read at
-   dti_take_bytes. */
+   parameter; only then is the net written. A file that is refused has changed nothing. Memory holds its bytes
+   once, beside a list as long as the net's, whatever it says of sizes. Begin to read at dti_take_bytes. */
 #ifdef DTI_DECLARE
 /* dt_save: writes the named parameters as a safetensors file: u64 little-endian length of a JSON header,
    the header (name -> dtype F32, shape, byte range), raw little-endian floats. Names and shapes are
@@ -15811,13 +15837,19 @@ DT_API dt_err dt_csv_check(const char *path, const char *header);
    counts as empty. */
 static dt_err dti_csv_look(const char *path, const char *header, bool *empty, bool *torn) {
     char first[1024] = "";
+    int last = '\n';
     *empty = true, *torn = false;
+    if (dti_other_kind(path) || !dti_file_exists(path)) return DT_OK; /* opening it to write will tell */
     FILE *f = dti_open_plain(path);
-    if (!f) return DT_OK;                           /* opening it to write will tell */
+    if (!f) return DT_EIO;
     *empty = !fgets(first, sizeof first, f);
     first[strcspn(first, "\r\n")] = '\0';
-    *torn = !*empty && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    if (!*empty && fseek(f, -1, SEEK_END) == 0) last = fgetc(f);
+    else if (!*empty) last = EOF;
+    *torn = last != '\n';
+    const bool good = !ferror(f) && last != EOF;
     fclose(f);
+    if (!good) return dt_fail(DT_EIO, "%s: could not be read, to see its columns", path);
     if (*empty || strcmp(first, header) == 0) return DT_OK;
     return dt_fail(DT_EDATA, "%s: has the columns \"%.80s\", not \"%.80s\"; name another file",
                    path, first, header);
@@ -15862,8 +15894,9 @@ DT_API dt_err dt_csv_append(const char *path, const char *header, const char *ro
 
    The plain way asks for as much memory as the header says, and reads. But a header may say anything. The
    length of a file is all that its contents can be held against: so it is measured first, and every size in
-   the file must agree with it before memory is asked for. Rows and columns of an IDX file end at 4096, which
-   keeps N*rows*columns below 2^56. To read: dti_idx_open, then dt_idx_load. */
+   the file must agree with it before memory is asked for: so a set takes as much as its files are long, and a
+   few hundred bytes. Rows and columns of an IDX file end at 4096, which keeps N*rows*columns below 2^56. To
+   read: dti_idx_open, then dt_idx_load. */
 #ifdef DTI_IMPLEMENT
 #if defined(__unix__) || defined(__APPLE__)
 #include <dirent.h>
@@ -16412,8 +16445,10 @@ DT_API dt_err dt_number_parse(const char *text, double *value) {
    on, so hosts need no folder in common, and all ranks come to the same verdict.
 
    A file is as large as the parameters and the optimizer's vectors, with Adam three times the parameters
-   (under PSGD that for each rank); for the time of saving or loading memory holds it two or three times. To
-   read: dt_checkpoint_save and dt_checkpoint_load at the end; for trainers dti_keep_now, dti_resume. */
+   (under PSGD that for each rank); for the time of saving or loading memory holds it two or three times: when
+   loading a file's bytes, as many for its settings, and the blocks, which are the net's size and not what the
+   file says. To read: dt_checkpoint_save and dt_checkpoint_load at the end; for trainers dti_keep_now,
+   dti_resume. */
 #ifdef DTI_DECLARE
 /* For loops of one's own (trainers do it by themselves: .checkpoint and .resume of dt_train_desc). Before a
    load net, opt, it and settings are filled in. */
@@ -16511,7 +16546,8 @@ static size_t dti_train_settings(char *text, size_t size, const dt_train_desc *d
                      (unsigned)d->batch, (unsigned long long)d->seed,
                      (unsigned long long)dti_data_hash(d->data),
                      (unsigned long long)dti_augment_hash(d->augment), (unsigned)d->average_every,
-                     outer.lr > 0.0f ? dti_shortest(outer.lr).text : "none", dti_shortest(outer.momentum).text,
+                     outer.lr > 0.0f ? dti_shortest(outer.lr).text : "none",
+                     dti_shortest(outer.momentum).text,
                      outer.nesterov ? "Nesterov's" : "plain",
                      (unsigned long long)(d->validation ? dti_data_hash(d->validation) : 0),
                      dti_shortest(d->target).text, (unsigned)d->patience);
@@ -19705,8 +19741,11 @@ static dt_err dti_name_check(const dti_list *list, const char *kind, const char 
 /* A dataset that can be used: also one that a program has put together itself. */
 static dt_err dti_check_dataset(const char *who, const dt_dataset *d) {
     if (!d) return dt_fail(DT_EARG, "%s: the dataset must not be NULL", who);
-    if (!(d->pixels || d->values) || !(d->labels || d->targets) || d->count == 0)
+    if (!(d->pixels || d->values) || d->count == 0)
         return dt_fail(DT_EARG, "%s: the dataset is empty", who);
+    if (!(d->labels || d->targets))
+        return dt_fail(DT_EARG, "%s: the dataset has neither labels nor targets, which only dt_predict "
+                       "does not need", who);
     if ((d->pixels && d->values) || (d->labels && d->targets) || !d->mean != !d->std)
         return dt_fail(DT_EARG,
                        "%s: of pixels and values, and of labels and targets, a dataset has one; of "

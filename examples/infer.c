@@ -8,6 +8,8 @@
 
 #include "../chapters/chapter.h"
 
+#include <sys/stat.h>
+
 #define STBI_ONLY_PNG
 #define STB_IMAGE_IMPLEMENTATION
 #if __has_include(<stb/stb_image.h>)
@@ -84,7 +86,8 @@ static void show_all(dt_comm *comm, dt_net *net, const dt_dataset *data) {
 
 static uint32_t big_endian(const unsigned char *b) { return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3]; }
 
-static dt_err read_idx(FILE *f, const char *path, uint8_t **pixels, uint32_t *count) {
+// Takes as much memory as the file has pixels, whatever its header says.
+static dt_err read_idx(FILE *f, uint64_t size, const char *path, uint8_t **pixels, uint32_t *count) {
     enum { MOST = 1 << 20 };
     unsigned char head[16];
     if (fread(head, 1, 16, f) != 16 || big_endian(head) != 0x803) return dt_fail(DT_EDATA, "%s: is neither a PNG nor a file of IDX images", path);
@@ -92,13 +95,17 @@ static dt_err read_idx(FILE *f, const char *path, uint8_t **pixels, uint32_t *co
     if (big_endian(head + 8) != 28 || big_endian(head + 12) != 28 || *count < 1 || *count > MOST)
         return dt_fail(DT_ESHAPE, "%s: %u images of %u x %u pixels; the net takes 28 x 28, and this program 1 to %d of them", path, *count,
                        big_endian(head + 12), big_endian(head + 8), MOST);
+    if (size - 16 != (uint64_t)*count * 784) return dt_fail(DT_EDATA, "%s: does not hold the %u images that it says", path, *count);
     *pixels = memory((size_t)*count * 784);
-    if (fread(*pixels, 784, *count, f) == *count && fgetc(f) == EOF) return DT_OK;
-    return dt_fail(DT_EDATA, "%s: does not hold the %u images that it says", path, *count);
+    if (fread(*pixels, 784, *count, f) == *count) return DT_OK;
+    return dt_fail(DT_EIO, "%s: could not be read to its end", path);
 }
 
-static dt_err read_png(const char *path, uint8_t **pixels) {
+// What is packed in a PNG may be a thousand times as large as the file: with so small a file, it is small, too.
+static dt_err read_png(uint64_t size, const char *path, uint8_t **pixels) {
+    enum { MOST = 1 << 16 };
     int width = 0, height = 0, channels = 0;
+    if (size > MOST) return dt_fail(DT_EDATA, "%s: %llu bytes; a PNG of 28 x 28 pixels may have %d", path, (unsigned long long)size, MOST);
     if (!stbi_info(path, &width, &height, &channels)) return dt_fail(DT_EDATA, "%s: %s", path, stbi_failure_reason());
     if (width != 28 || height != 28) return dt_fail(DT_ESHAPE, "%s: %d x %d pixels; the net takes 28 x 28", path, width, height);
     stbi_uc *read = stbi_load(path, &width, &height, &channels, 1); // grey
@@ -111,12 +118,15 @@ static dt_err read_png(const char *path, uint8_t **pixels) {
 
 static dt_err read_images(const char *path, uint8_t **pixels, uint32_t *count) {
     char first[4] = "";
+    struct stat s = { 0 };
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return dt_fail(DT_EIO, "%s is not a plain file", path); // to open a pipe would wait for its writer
     FILE *f = fopen(path, "rb");
     if (!f) return dt_fail(DT_EIO, "cannot open %s", path);
     const bool png = fread(first, 1, 4, f) == 4 && memcmp(first, "\x89PNG", 4) == 0;
+    const uint64_t size = (uint64_t)s.st_size;
     rewind(f);
     *count = 1;
-    const dt_err error = png ? read_png(path, pixels) : read_idx(f, path, pixels, count);
+    const dt_err error = png ? read_png(size, path, pixels) : read_idx(f, size, path, pixels, count);
     fclose(f);
     return error;
 }

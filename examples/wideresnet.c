@@ -17,7 +17,8 @@
 //   - momentum reaches nothing but the file's name: here the optimizer gets it;
 //   - a mean over 7 x 7 of an 8 x 8 map drops a row and a column: on CIFAR-10 the mean here is over the whole map.
 // Batch norm looks at the global batch ("SyncBatchNorm"), so with --batch-size 64 on one rank, or 32 on two, the weights have
-// the same bits. The CSV has a row an epoch, and its name says the settings.
+// the same bits. The CSV has a row an epoch, and its name says the settings: the batch is that of all ranks and the rate the one
+// that is warmed up to, so that a run that goes on from a checkpoint on other ranks goes on with its rows, too.
 
 #include "../chapters/ranks.h"
 #include "models.h"
@@ -104,6 +105,24 @@ static void print_epoch(const epoch_result *r, int epoch, float lr) {
     fflush(stdout);
 }
 
+// ---- The CSV. A run that was killed behind its checkpoint has left rows of epochs that the one that goes on trains again: these go.
+
+static dt_err forget_epochs_after(uint32_t epoch, const char *csv) {
+    char beside[300], row[512];
+    snprintf(beside, sizeof beside, "%s.part", csv);
+    FILE *from = fopen(csv, "r");
+    if (!from) return DT_OK; // there is none
+    FILE *to = fopen(beside, "w");
+    bool good = to != NULL;
+    for (bool header = true; good && fgets(row, sizeof row, from); header = false)
+        if (strchr(row, '\n') && (header || strtoul(row, NULL, 10) <= epoch)) good = fputs(row, to) >= 0;
+    fclose(from);
+    if (to) good = fclose(to) == 0 && good;
+    if (good && rename(beside, csv) == 0) return DT_OK;
+    remove(beside);
+    return dt_fail(DT_EIO, "%s: its rows behind epoch %u cannot be taken out: %s", csv, epoch, strerror(errno));
+}
+
 // ---- All epochs, until the last `patience` of them have all reached the target. The accuracy is the same on every rank, so
 // ---- all decide alike.
 
@@ -114,7 +133,10 @@ static dt_err train(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *
              (double)s->base_lr, s->scaling, (double)factor, s->warmup_epochs, (double)s->target_accuracy, s->patience);
     dt_checkpoint at = { .net = net, .opt = opt, .it = it, .settings = same };
     if (s->resume) DT_TRY(dt_checkpoint_load(&at, comm, s->resume));
-    if (s->resume && dt_comm_rank(comm) == 0) printf("resumed  epoch %u, after step %u\n", at.epoch + 1, at.step);
+    if (s->resume && dt_comm_rank(comm) == 0) {
+        printf("resumed  epoch %u, after step %u\n", at.epoch + 1, at.step);
+        DT_TRY(forget_epochs_after(at.epoch, csv));
+    }
     double total = at.own[0], images_per_s = at.own[1];
     int reached = (int)at.own[2], epoch = (int)at.epoch;
     for (; epoch < s->epochs && reached < s->patience; ++epoch, at.step = 0, at.score = (dt_score){ 0, 0, 0 }) {
@@ -208,7 +230,8 @@ int main(int argc, char **argv) {
     load_any_data(comm, s.data, "wideresnet", &data, &test);
     set_pixels(&data), set_pixels(&test);
     if (!s.images) s.images = s.quick ? 512 : (int)data.count;
-    snprintf(csv, sizeof csv, "out/wideresnet-%s-%s-w%d-b%dx%d-lr%g-%s-m%g-wu%d-%s%s.csv", s.data, s.optimizer, s.width, dt_comm_size(comm), s.batch_size, (double)s.base_lr,
+    snprintf(csv, sizeof csv, "out/wideresnet-%s-%s-w%d-b%d-lr%g-%s-m%g-wu%d-%s%s.csv", s.data, s.optimizer, s.width, dt_comm_size(comm) * s.batch_size,
+             (double)(s.base_lr * batch_factor(&s, dt_comm_size(comm))),
              s.scaling, (double)s.momentum, s.warmup_epochs, s.norm, s.augment ? "-augment" : "");
     check_output(comm, "%s", csv);
     if (dt_comm_rank(comm) == 0 && !s.resume) remove(csv); // one run a file

@@ -3,6 +3,7 @@
 #
 #   sh tests/run.sh [family ...]      family: a word in the names below, such as kernels, mpi, header, cli, chapters
 #   sh tests/run.sh elsewhere         builds for other processors instead (make test-elsewhere)
+#   sh tests/run.sh injection         faults under a sanitizer, runs that are killed (make test-injection)
 #
 # A program that prints no count, crashes, or runs into its time limit counts as one failure. What a run printed stands in
 # build/tests/log, and on the screen if it failed.
@@ -111,6 +112,15 @@ if [ "$only" = elsewhere ]; then
     two_lanes elsewhere
     # shellcheck disable=SC2086  # a list of words
     run "same bits, $builds" 10 sh tests/check_hashes.sh "$log" $builds
+    finish
+fi
+
+if [ "$only" = injection ]; then
+    only=
+    for t in gcc-sanitize/test_faults clang-sanitize/test_faults gcc-sanitize/test_checkpoint gcc-sanitize/test_files; do
+        run "$(echo "$t" | tr / ' ')" 300 build/tests/$t
+    done
+    run "survive" 900 env KILLS=20 ELASTIC=10 EPOCHS=20 IMAGES=6000 MOST=5000 sh tests/test_resume.sh
     finish
 fi
 

@@ -360,6 +360,9 @@ static void hogwild_has_none(void **state) {
 
 /* ---- Damage. */
 
+static int judged;                              /* files that were looked at, for the table that each kind prints */
+static void table(const char *what) { printf("checkpoint, %-60s %5d refused or read as they are\n", what, judged), judged = 0; }
+
 static unsigned char *file, *original;
 static size_t file_size;
 
@@ -382,6 +385,7 @@ static dt_err judge_bytes(const unsigned char *bytes, size_t size, bool rehash, 
     dt_net *net = make_net(&r);
     dt_optimizer *opt = make_optimizer(&r, net);
     const uint64_t before = dt_net_hash(net);
+    ++judged;
     unsigned char *block = malloc(size ? size : 1);
     memcpy(block, bytes, size);
     char hash[17];
@@ -422,6 +426,7 @@ static void refuses_what_is_cut_off(void **state) {
     assert_int_equal(judge_bytes(file, file_size, true, 1), DT_OK);
     const size_t header = 8 + (size_t)dti_get_le(file, 8);
     int cuts = 0;
+    judged = 0;
     for (size_t cut = 0; cut < file_size; ++cut) {
         const bool place = cut < 80 || (cut < header && strchr("{}[]:,\"", file[cut])) || (cut >= header && cut % 64 == 0) || cut + 9 > file_size;
         if (!place) continue;
@@ -430,11 +435,13 @@ static void refuses_what_is_cut_off(void **state) {
         if (cut > DTI_MARK_HASH + 16) assert_int_equal(judge_bytes(file, cut, true, 1), DT_EDATA); /* as if it had been meant */
     }
     assert_true(cuts > 400);
+    table("cut off, as it is and with the hash made right:");
     unsigned char *more = calloc(file_size + 8, 1);
     memcpy(more, file, file_size);
     assert_int_equal(judge_bytes(more, file_size + 1, false, 1), DT_EDATA);
     assert_int_equal(judge_bytes(more, file_size + 8, true, 1), DT_EDATA);
     free(more);
+    table("bytes behind its end:");
 }
 
 static void refuses_flipped_bits(void **state) {
@@ -447,6 +454,7 @@ static void refuses_flipped_bits(void **state) {
         assert_int_equal(judge_bytes(file, file_size, false, 1), DT_EDATA);
         file[at] ^= bit;
     }
+    table("a bit flipped:");
     /* in the header with the hash made right: whatever is said, nothing may be read or written where it must not */
     for (size_t at = 8; at < header; ++at) {
         if (at >= 8 + DTI_MARK && at < DTI_MARK_HASH + 16) continue;
@@ -455,6 +463,7 @@ static void refuses_flipped_bits(void **state) {
         file[at] ^= (unsigned char)(1u << at % 7);
     }
     assert_true(looked > 500);
+    table("a bit of the header flipped, and the hash made right:");
 }
 
 /* One word of the header becomes another of the same length, with a hash that is right. */
@@ -523,6 +532,7 @@ static void refuses_what_is_wrong_though_whole(void **state) {
     snprintf(to, sizeof to, "\"data_offsets\":[%zu,%zu]%*s", whole, whole + 24, (int)strlen(from), "");
     to[strlen(from)] = '\0';
     refuses_a_header(from, to, "they overlap");
+    table("another word or number, and the hash made right:");
 }
 
 /* Files that are no checkpoint, or of no such place. */

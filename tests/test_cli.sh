@@ -153,6 +153,47 @@ if [ $code -eq 0 ] && [ "$theirs" = "$(awk "BEGIN { printf \"%.2f\", 100 * ${acc
 else bad "--save: infer ends with $code and scores ${theirs:-nothing}, ch12 $accuracy"; fi
 python=python3
 [ -x /usr/bin/python3 ] && python=/usr/bin/python3
+
+# ---- infer --file: a file of IDX images, and one of them as a PNG, get the answers that --image gives; and what is refused
+launch 0 "$top/infer" --load "$dir/net.safetensors" --image 8
+said=$(sed -n 's/.*the net says \([0-9]\):.*/\1/p' "$dir/out") sure=$(awk -v row="${said:-x}" '{ for (i = 2; i < NF; ++i) if ($(i + 1) == "%" && $(i - 1) == row) printf "%.3f", $i / 100 }' "$dir/out")
+launch 0 "$top/infer" --load "$dir/net.safetensors" --file "$files/t10k-images-idx3-ubyte"
+images=$(sed -n 's/^data .* \([0-9]*\) test images: .*/\1/p' "$dir/out")
+if [ $code -eq 0 ] && [ "$(grep -c '^ *[0-9]*  *[0-9]   ' "$dir/out")" = "$images" ] &&
+    [ "$(awk -v n=8 '$1 == n && NF == 12 { print $2, $($2 + 3) }' "$dir/out")" = "$said $sure" ]; then good
+else bad "infer --file: exit code $code, $(grep '^ *8 ' "$dir/out"); --image says $said, $sure"; fi
+row=$(awk '$1 == 8 && NF == 12 { $1 = ""; print }' "$dir/out")
+if $python - "$files/t10k-images-idx3-ubyte" 8 "$dir/eight.png" <<'END'
+import struct, sys, zlib
+pixels = open(sys.argv[1], "rb").read()[16 + 784 * int(sys.argv[2]):][:784]
+rows = b"".join(b"\0" + pixels[y * 28:y * 28 + 28] for y in range(28))
+chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+open(sys.argv[3], "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 28, 28, 8, 0, 0, 0, 0)) +
+                              chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+END
+then
+    launch 0 "$top/infer" --load "$dir/net.safetensors" --file "$dir/eight.png"
+    if [ $code -eq 0 ] && [ -n "$row" ] && [ "$(awk '$1 == 0 && NF == 12 { $1 = ""; print }' "$dir/out")" = "$row" ]; then good
+    else bad "infer --file of a PNG: exit code $code, $(tail -n 1 "$dir/out"), not $row"; fi
+    head -c 60 "$dir/eight.png" >"$dir/cut.png"
+else echo "skipped: infer --file of a PNG (there is no python3)"; printf '\211PNG\r\n' >"$dir/cut.png"; fi
+# refuses_file FILE WORDS: exit code 1, one sentence
+refuses_file() {
+    launch 0 timeout 10 "$top/infer" --load "$dir/net.safetensors" --file "$1"
+    if [ $code -eq 1 ] && [ "$(grep -c . "$dir/err")" -eq 1 ] && grep -qF -e "$2" "$dir/err"; then good; else bad "infer --file $1: exit code $code, or not one line with \"$2\""; fi
+}
+head -c 2000 "$files/t10k-images-idx3-ubyte" >"$dir/cut.idx"
+printf '\000\000\010\003\000\017\377\377\000\000\000\034\000\000\000\034' >"$dir/claims.idx" # a million images, and none
+printf '\000\000\010\003\000\000\000\001\000\000\000\035\000\000\000\034' >"$dir/other.idx"
+mkfifo "$dir/pipe"
+refuses_file "$dir/cut.png" "cut.png: "
+refuses_file "$dir/cut.idx" "does not hold the $images images that it says"
+refuses_file "$dir/claims.idx" "does not hold the 1048575 images that it says"
+refuses_file "$dir/other.idx" "1 images of 28 x 29 pixels; the net takes 28 x 28"
+refuses_file "$files/t10k-labels-idx1-ubyte" "is neither a PNG nor a file of IDX images"
+refuses_file "$dir/missing" "cannot open"
+refuses_file "$dir/pipe" "is not a plain file"
+refuses_file "$dir" "is not a plain file"
 theirs=$($python "$top/tests/check_saved.py" "$dir/net.safetensors" "$files" 2>"$dir/err")
 code=$?
 if [ $code -eq 77 ] || [ $code -eq 127 ]; then echo "skipped: --save in PyTorch (there is no python3 with torch)"
@@ -177,7 +218,7 @@ if [ $code -eq 0 ] && grep -q '^the weights are the same on every rank$' "$dir/o
 launch 0 "$top/wideresnet" --data synthetic --quick --images 256 --batch-size 64 --save "$dir/one.st"
 first=$code
 launch 2 "$top/wideresnet" --data synthetic --quick --images 256 --batch-size 32 --save "$dir/two.st"
-if [ "$first" -eq 0 ] && [ $code -eq 0 ] && cmp -s "$dir/one.st" "$dir/two.st" && [ "$(grep -c . out/wideresnet-synthetic-*-b2x32-*.csv)" -eq 3 ]; then good
+if [ "$first" -eq 0 ] && [ $code -eq 0 ] && cmp -s "$dir/one.st" "$dir/two.st" && [ "$(grep -c . out/wideresnet-synthetic-*-b64-*.csv)" -eq 3 ]; then good
 else bad "wideresnet ends with $first and $code, two ranks end in other weights than one, or its CSV has not two epochs"; fi
 launch 2 "$top/wideresnet" --data synthetic --quick --images 256 --target-accuracy 0.01 --patience 1 --optimizer novograd --norm group --accumulate 2
 if [ $code -eq 0 ] && grep -q '^target reached after 1 epoch' "$dir/out"; then good; else bad "wideresnet does not stop when the target is reached"; fi

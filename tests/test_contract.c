@@ -1009,7 +1009,7 @@ static void rows_of_samplers(dt_comm *c) {
         REFUSES(dt_batches_init(&it, &set, NULL), DT_EARG, "desc must not be NULL");
         REFUSES(dt_batches_init(&it, &set, &(dt_batches_desc){ .global_batch = 8, .size = INT_MIN }), DT_EARG, "of -2147483648 ranks");
         bad.labels = NULL;
-        REFUSES(dt_batches_init(&it, &bad, &good), DT_EARG, "is empty");
+        REFUSES(dt_batches_init(&it, &bad, &good), DT_EARG, "neither labels nor targets");
         bad = set, bad.channels = 0;
         REFUSES(dt_batches_init(&it, &bad, &good), DT_ESHAPE, "images of 0 x 6 x 6");
         WORKS(dt_batches_init(&it, &set, &(dt_batches_desc){ .global_batch = UINT32_MAX, .rank = INT_MAX - 1, .size = INT_MAX }) == DT_OK && it.steps == 1);

@@ -675,7 +675,7 @@ static void arrays_refused(void **state) {
     const struct { dt_arrays a; dt_err code; const char *says; } cases[] = {
         { { .count = 0, .channels = 1, .values = x, .labels = labels, .classes = 3 }, DT_EARG, "the dataset is empty" },
         { { .count = 4, .channels = 1, .labels = labels, .classes = 3 }, DT_EARG, "the dataset is empty" },
-        { { .count = 4, .channels = 1, .values = x }, DT_EARG, "the dataset is empty" },
+        { { .count = 4, .channels = 1, .values = x }, DT_EARG, "neither labels nor targets" },
         { { .count = 4, .channels = 1, .values = x, .pixels = labels, .labels = labels, .classes = 3 }, DT_EARG, "a dataset has one" },
         { { .count = 4, .channels = 1, .values = x, .targets = x, .target_width = 1, .labels = labels, .classes = 3 }, DT_EARG, "a dataset has one" },
         { { .count = 4, .channels = 1, .values = x, .labels = labels, .classes = 3, .mean = mean }, DT_EARG, "of mean and std both or none" },

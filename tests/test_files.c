@@ -374,6 +374,8 @@ static void bad_headers(void **state) {
         forge("{" W "," B "}", 24);
         assert_int_equal(load_forged(net, cut), DT_EDATA);
     }
+    printf("safetensors: %zu headers that are wrong, %zu lengths, cut off at %zu bytes: all refused\n", sizeof damages / sizeof *damages,
+           sizeof lengths / sizeof *lengths, size);
     assert_true(dt_net_hash(net) == before);
     dt_net_free(net);
 }
@@ -425,6 +427,7 @@ static void mutated_files(void **state) {
     }
     /* both ways are taken: most changes in the metadata and the floats are allowed */
     assert_in_range(loaded, 200, 10000);
+    printf("safetensors: 20000 files with one to four bytes changed: %d refused, %d read\n", 20000 - loaded, loaded);
     dt_net_free(net);
 }
 

@@ -2,6 +2,7 @@
 # make test-slurm: programs under a real Slurm, on two nodes that are this machine twice. Not part of make test.
 #
 #   sh tests/test_slurm.sh              starts a Slurm of its own, runs the tests, ends the Slurm
+#   CASES=limit_case sh tests/test_slurm.sh     the time limit alone (srun_cases: what is not of it)
 #   sh tests/test_slurm.sh CMD ...      the same with CMD in place of the tests; srun in it reaches that Slurm
 #
 # It needs munged, slurmctld, slurmd and srun (Debian: slurm-wlm), nothing of them running or set up, and, as Slurm does,
@@ -30,6 +31,7 @@ trap stop EXIT
 trap 'exit 130' INT TERM
 
 # A node's name is not this machine's, so one slurmd is started for each with -N. linuxproc: no control groups are needed.
+# cred_expire: a job that is queued again waits for so long, which are two minutes as a rule.
 node=$(uname -n)
 cat >"$home/slurm.conf" <<END
 ClusterName=dtrain
@@ -37,7 +39,7 @@ SlurmctldHost=$node
 SlurmctldPort=16817
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket=$home/munge.socket
+AuthInfo=socket=$home/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation=$home/state
 SlurmdSpoolDir=$home/%n
@@ -47,6 +49,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
+SchedulerParameters=sched_interval=2,bf_interval=3
 ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait=3
@@ -117,6 +120,7 @@ healthy() {
     verdict "srun $*" "$why"
 }
 
+srun_cases() {
 two="--mpi=pmi2 -N 2 -n 4" # ranks 0, 1, 2 on the one node, 3 on the other
 for more in "" --kill-on-bad-exit=1; do
     # shellcheck disable=SC2086  # words
@@ -144,5 +148,46 @@ unset DTRAIN_PATIENCE
 healthy "^4 ranks started as they should be" $two ./ch12 --data synthetic --doctor
 broken "^error: Slurm started 2 jobs of one rank; type srun --mpi=pmi2 -n 2 .*/ch12" -n 2 ./ch12 --doctor
 }
+}
+
+# A job that meets its time limit three times, and is queued again by its own script, which is the README's. Slurm looks at limits twice a
+# minute, so the signal comes 2 to 32 s after the start; the job is a little longer than three of these stretches. It must end in the hash of a run
+# without Slurm, checkpoints or limit, on other ranks.
+limit_case() {
+quick() { mpiexec.mpich -n 2 ./ch12 --data synthetic --quiet "$@"; }
+start=$(now)
+quick --epochs 4
+epoch=$((($(now) - start) / 4000000)) # ms, with its share of the start
+epochs=$((${LASTS:-80} * 1000 / (epoch > 0 ? epoch : 1) + 1))
+cat >"$home/job.sh" <<END
+#!/bin/sh
+#SBATCH --nodes=2 --ntasks=4 --time=1 --signal=TERM@28 --requeue --open-mode=append
+keep=$home/job.checkpoint
+[ -s \$keep ] && resume="--resume \$keep"
+srun --mpi=pmi2 ./ch12 --checkpoint \$keep --every 200 \$resume --data synthetic --epochs $epochs --save $home/job.st
+code=\$?
+echo "srun ended with \$code"
+[ \$code -ne 130 ] || scontrol requeue \$SLURM_JOB_ID
+exit \$code
+END
+start=$(now)
+job=$(sbatch --parsable --output="$home/out" "$home/job.sh") || exit 1
+quick --epochs "$epochs" --save "$home/whole.st"
+for i in $(seq 900); do
+    case $(squeue -h -j "$job" -o %T 2>/dev/null) in '' | COMPLETED | FAILED | TIMEOUT | CANCELLED) break ;; esac
+    sleep 1
+done
+ms=$((($(now) - start) / 1000000)) code=$(scontrol show job "$job" | sed -n 's/.*ExitCode=\([0-9]*\):.*/\1/p')
+limits=$(grep -c '^srun ended with 130' "$home/out")
+why=
+[ "$i" -lt 900 ] || { scancel "$job"; sleep 5; } # slurmd ends without its jobs
+[ "$limits" -ge 3 ] || why="the job has met its limit $limits times, wanted 3"
+cmp -s "$home/job.st" "$home/whole.st" || why="other weights than the undisturbed run's"
+[ "$i" -lt 900 ] || why="has not ended after a quarter of an hour"
+[ "$code" = 0 ] || why="must end with 0"
+verdict "sbatch: $epochs epochs, $limits limits, the undisturbed run's weights" "$why"
+}
+
+for cases in ${CASES:-srun_cases limit_case}; do $cases; done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -843,6 +843,56 @@ static dt_err unused_taps_change_nothing(dt_comm *comm, void *arg) {
     return DT_OK;
 }
 
+/* ---- Checkpoints [S11.2] of processes for threads and of threads for processes. Every rank is given a path; rank 0's counts. */
+
+typedef struct kept_run { const char *checkpoint, *resume; int stop_at; bool sync; uint64_t hash; } kept_run;
+
+static bool stop_there(const dt_progress *p, void *user) {
+    const kept_run *k = user;
+    return (int)((uint32_t)p->epoch * p->steps + p->step) != k->stop_at;
+}
+
+static dt_err run_kept(dt_comm *comm, void *arg) {
+    kept_run *k = arg;
+    const dt_outer_desc outer = { DT_DILOCO_DEFAULTS };
+    const dt_train_desc desc = { .data = &data, .epochs = 2, .batch = BATCH, .seed = 31, .average_every = 3, .outer = k->sync ? NULL : &outer,
+                                 .checkpoint = k->checkpoint, .checkpoint_every = 50, .resume = k->resume, .on_step = stop_there, .user = k };
+    dt_train_result r;
+    dt_net *net;
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY((k->sync ? dt_train_sync : dt_train_psgd)(net, opt, comm, &desc, &r));
+    need(!k->resume || r.resumed > 0);
+    if (dt_comm_rank(comm) == 0) k->hash = dt_net_hash(net);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+static dt_err checkpoints_move(dt_comm *comm, void *arg) {
+    (void)arg;
+    const int p = dt_comm_size(comm);
+    char path[80];
+    snprintf(path, sizeof path, "/tmp/test_train.%ld.checkpoint", (long)getpid());
+    for (int sync = 0; sync <= 1; ++sync) {
+        kept_run whole = { .sync = sync }, first = { .sync = sync, .checkpoint = path, .stop_at = 2 }, last = { .sync = sync, .resume = path };
+        DT_TRY(run_kept(comm, &whole));
+        DT_TRY(run_kept(comm, &first));
+        if (dt_comm_rank(comm) == 0) { /* threads of rank 0 go on; and some more steps later, all again */
+            kept_run there = { .sync = sync, .resume = path }, back = { .sync = sync, .resume = path, .checkpoint = path, .stop_at = 5 };
+            DT_TRY(dt_run_ranks(p, run_kept, &there));
+            need(there.hash == whole.hash);
+            DT_TRY(dt_run_ranks(p, run_kept, &back));
+        }
+        DT_TRY(dt_barrier(comm));
+        DT_TRY(run_kept(comm, &last));
+        if (dt_comm_rank(comm) == 0) need(last.hash == whole.hash && last.hash != 0);
+        DT_TRY(dt_barrier(comm));
+    }
+    if (dt_comm_rank(comm) == 0) remove(path);
+    return DT_OK;
+}
+
 static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ranks[] = {
     { "taps that no output has change nothing", unused_taps_change_nothing },
     { "synchronous SGD equals the loop on one core", sync_equals_the_loop },
@@ -862,6 +912,7 @@ static const struct { const char *name; dt_err (*fn)(dt_comm *, void *); } on_ra
     { "local SGD averages in between", local_sgd_averages },
     { "algorithms reach the averages", algorithms_reach_the_averages },
     { "an outer step is its formula", outer_step_is_its_formula },
+    { "checkpoints move between processes and threads", checkpoints_move },
     { "small variances are averaged", small_variances_are_averaged },
     { "settings that cannot be meant", refuses },
     { "one rank differs, and is named", one_rank_differs },
@@ -873,6 +924,31 @@ static void on_threads(void **state) {
     for (int i = 0; i < CASES; ++i)
         for (int p = 1; p <= 5; ++p)
             if (dt_run_ranks(p, on_ranks[i].fn, NULL) != DT_OK) fail_msg("%d threads: %s: %s", p, on_ranks[i].name, dt_error());
+}
+
+/* More ranks than an epoch's step has lane groups, and than 256: the same bits as one. */
+static dt_err on_many(dt_comm *comm, void *arg) {
+    uint64_t *hash = arg;
+    dt_train_result r;
+    dt_net *net;
+    dt_dataset few;
+    DT_TRY(dt_dataset_view(&few, &data, 0, 2 * BATCH));
+    DT_TRY(make_net(&net, BATCH, 6, false));
+    dt_optimizer *opt = make_sgd(net);
+    DT_TRY(dt_train_sync(net, opt, comm, &(dt_train_desc){ .data = &few, .epochs = 1, .batch = BATCH, .seed = 5 }, &r));
+    DT_TRY(dt_check_replicas(net, comm));
+    if (dt_comm_rank(comm) == dt_comm_size(comm) - 1) *hash = dt_net_hash(net);
+    dt_optimizer_free(opt);
+    dt_net_free(net);
+    return DT_OK;
+}
+
+static void three_hundred_ranks(void **state) {
+    (void)state;
+    uint64_t one = 0, many = 0;
+    ok(dt_run_ranks(1, on_many, &one));
+    ok(dt_run_ranks(300, on_many, &many));
+    assert_true(one == many && many != 0);
 }
 
 static void alone(void **state) {
@@ -1072,7 +1148,7 @@ static int on_mpi(dt_comm *comm) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alone), cmocka_unit_test(on_threads), cmocka_unit_test(hogwild_learns), cmocka_unit_test(hogwild_alone_is_plain),
+        cmocka_unit_test(alone), cmocka_unit_test(on_threads), cmocka_unit_test(three_hundred_ranks), cmocka_unit_test(hogwild_learns), cmocka_unit_test(hogwild_alone_is_plain),
         cmocka_unit_test(hogwild_stops_and_refuses), cmocka_unit_test(outer_momentum_by_hand), cmocka_unit_test(threads_without_a_communicator),
         cmocka_unit_test(predicts),
     };

@@ -23,7 +23,7 @@ TEST_ALL   = $(TEST_GCC) $(TEST_MPI) build/tests/clang/test_kernels build/tests/
 #   what trains or draws for so long that the emulator takes many minutes, its bits being made of what test_net, test_kernels and test_sums
 #   look at
 EMULATE    =
-TEST_HERE  = $(patsubst %,tests/test_%.c,locale says $(if $(filter all,$(EMULATE)),,contract checkpoint charts norm steps train comm data numbers))
+TEST_HERE  = $(patsubst %,tests/test_%.c,locale says $(if $(filter all,$(EMULATE)),,contract checkpoint faults charts norm steps train comm data numbers))
 TEST_ELSE  = $(if $(findstring v3,$(TEST_AVX2)),$(addprefix build/tests/avx2/,test_kernels test_net test_train)) \
              $(if $(filter aarch64,$(shell uname -m)),,$(patsubst tests/%.c,build/tests/aarch64/%,$(filter-out $(TEST_HERE),$(wildcard tests/test_*.c)))) \
              $(addprefix build/tests/s390x/test_,$(TEST_S390X))
@@ -33,7 +33,7 @@ TEST_S390X = data files checkpoint sums net
 # and where little of the header is called, DT_STATIC, with which a compiler leaves out the rest
 build/tests/gcc/test_kernels build/tests/gcc/test_net: TEST_OPT = -O3 $(ARCH)
 build/tests/gcc/test_data: TEST_OPT = -O1 $(ARCH) -DDT_STATIC
-build/tests/gcc/test_files build/tests/gcc/test_locale: TEST_OPT = -O0 $(ARCH)
+build/tests/gcc/test_files build/tests/gcc/test_locale build/tests/gcc/test_faults: TEST_OPT = -O0 $(ARCH)
 build/tests/gcc/%: TEST_OPT = -O1 $(ARCH)
 build/tests/clang/test_kernels: TEST_OPT = -O2 $(ARCH)
 build/tests/clang/test_net: TEST_OPT = -O2 $(TEST_AVX2)
@@ -132,6 +132,11 @@ conformance: build/tests/gcc/test_net build/tests/gcc/test_norm build/tests/gcc/
 test-slurm: build/tests/mpi/fault ch12
 	sh tests/test_slurm.sh
 
+# Minutes, not part of make test. Faults under a sanitizer: every request for memory and every call of the system that fails, in turn, and the damage
+# to a checkpoint, byte by byte; and runs that are killed: twenty of each net, and ten times a rank of one job.
+test-injection: $(addprefix build/tests/gcc-sanitize/,test_faults test_checkpoint test_files) build/tests/clang-sanitize/test_faults ch12 wideresnet
+	@MPIEXEC="$(MPIEXEC)" sh tests/run.sh injection
+
 # twenty seeds, a class of forty with hostile submissions, the handout: minutes, not part of make test
 test-labs-more: $(GRADERS)
 	sh tests/test_labs_more.sh
@@ -181,4 +186,4 @@ fuzz-seeds: tests/fuzz/fuzz.c dtrain.h
 test-%: $(TEST_ALL) $(CHAPTERS)
 	@MPIEXEC="$(MPIEXEC)" MPICC="$(MPICC)" sh tests/run.sh $*
 
-.PHONY: test-more test-builds test-sanitizers test-long bench-compare mutation conformance fuzz fuzz-seeds test test-slurm test-labs-more test-elsewhere deps-elsewhere
+.PHONY: test-more test-builds test-sanitizers test-long bench-compare mutation conformance fuzz fuzz-seeds test test-slurm test-injection test-labs-more test-elsewhere deps-elsewhere
