@@ -9,7 +9,8 @@
 #include "../dtrain.h"
 #include <stdio.h>
 
-// A program compiled with -march=native may come to a machine that lacks its instructions: before main, it says so.
+// A program compiled with -march=native may come to a machine that lacks its instructions: before
+// main, it says so.
 #if defined(__GNUC__)
 __attribute__((constructor)) static void ask_the_processor(void) {
     if (dt_check_processor() == DT_OK) return;
@@ -29,18 +30,28 @@ static void draw_bars(void) {
         for (int y = 0; y < SIDE; ++y)
             for (int x = 0; x < SIDE; ++x) {
                 const int from_bar[4] = { y - 3 - at, x - 3 - at, x + y - 7 - at, x - y - at };
-                const uint32_t noise = dt_philox(1, DT_RNG_TEST, 1, n, (uint32_t)(y * SIDE + x)).v[0] % 150;
+                const uint32_t noise =
+                    dt_philox(1, DT_RNG_TEST, 1, n, (uint32_t)(y * SIDE + x)).v[0] % 150;
                 pixels[n][y][x] = (uint8_t)(noise + (from_bar[label] == 0 ? 100 : 0));
             }
         labels[n] = (uint8_t)label;
     }
 }
 
-// Rows first .. first+count-1 of the arrays as a data set. mean and std bring the values that the net sees near zero.
+// Rows first .. first+count-1 of the arrays as a data set. mean and std bring the values that the
+// net sees near zero.
 static float mean[] = { 0.3f }, std[] = { 0.2f };
 static dt_dataset rows(uint32_t first, uint32_t count) {
-    return (dt_dataset){ .name = "bars", .count = count, .channels = 1, .height = SIDE, .width = SIDE, .classes = 4, .mean = mean,
-                         .std = std, .pixels = &pixels[first][0][0], .labels = labels + first };
+    return (dt_dataset){ .name = "bars",
+                         .count = count,
+                         .channels = 1,
+                         .height = SIDE,
+                         .width = SIDE,
+                         .classes = 4,
+                         .mean = mean,
+                         .std = std,
+                         .pixels = &pixels[first][0][0],
+                         .labels = labels + first };
 }
 
 static dt_err train(dt_net *net, dt_optimizer *opt, dt_batches *it) {
@@ -74,12 +85,18 @@ int main(void) {
     if (error == DT_OK && !opt) error = DT_EARG;
     dt_batches it = { .count = 0 };
     dt_score score = { 0, 0, 0 };
-    if (error == DT_OK) error = dt_batches_init(&it, &training, &(dt_batches_desc){ .global_batch = BATCH, .seed = 1, .shuffle = true });
+    if (error == DT_OK)
+        error = dt_batches_init(
+            &it, &training,
+            &(dt_batches_desc){ .global_batch = BATCH, .seed = 1, .shuffle = true });
     if (error == DT_OK) error = train(net, opt, &it);
     if (error == DT_OK) error = dt_evaluate(net, &testing, NULL, &score);
-    if (error == DT_OK) printf("%zu parameters; %.1f %% of %u test images are right\n", dt_net_count(net), 100.0 * dt_score_accuracy(&score), testing.count);
+    if (error == DT_OK)
+        printf("%zu parameters; %.1f %% of %u test images are right\n", dt_net_count(net),
+               100.0 * dt_score_accuracy(&score), testing.count);
     else fprintf(stderr, "%s\n", dt_error());
-    const bool told = fflush(stdout) == 0 && !ferror(stdout); // a full disk behind > is an error too
+    // a full disk behind > is an error too
+    const bool told = fflush(stdout) == 0 && !ferror(stdout);
     if (!told) fprintf(stderr, "standard output: not all that was printed could be written\n");
     dt_batches_free(&it);
     dt_optimizer_free(opt);

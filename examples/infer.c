@@ -46,9 +46,11 @@ static void show_image(dt_comm *comm, dt_net *net, const dt_dataset *data, uint3
         const int k = y - 9;
         if (k < 0 || k >= data->classes) { putchar('\n'); continue; }
         const double p = exp((double)logp[k]);
-        printf("   %d  %7.3f %%  %.*s\n", k, 100.0 * p, (int)(30.0 * p + 0.5), "##############################");
+        printf("   %d  %7.3f %%  %.*s\n", k, 100.0 * p, (int)(30.0 * p + 0.5),
+               "##############################");
     }
-    printf("image %u is a %u; the net says %d: %s\n", n, data->labels[n], best, best == data->labels[n] ? "right" : "wrong");
+    printf("image %u is a %u; the net says %d: %s\n", n, data->labels[n], best,
+           best == data->labels[n] ? "right" : "wrong");
 }
 
 static void show_all(dt_comm *comm, dt_net *net, const dt_dataset *data) {
@@ -56,7 +58,8 @@ static void show_all(dt_comm *comm, dt_net *net, const dt_dataset *data) {
     dt_batches it;
     float logp[MOST_CLASSES];
     char wrong[400] = "";
-    check(comm, dt_batches_init(&it, data, &(dt_batches_desc){ .global_batch = BATCH })); // not shuffled: in the file's order
+    // not shuffled: in the file's order
+    check(comm, dt_batches_init(&it, data, &(dt_batches_desc){ .global_batch = BATCH }));
     const double start = dt_now();
     for (dt_batch batch; dt_batches_next(&it, &batch);) {
         classify(comm, net, &batch);
@@ -66,13 +69,15 @@ static void show_all(dt_comm *comm, dt_net *net, const dt_dataset *data) {
             right += said == label;
             const size_t length = strlen(wrong);
             if (said != label && shown++ < SHOWN)
-                snprintf(wrong + length, sizeof wrong - length, "%s%u (a %d, taken for %d)", length ? ", " : "", batch.index[i], label, said);
+                snprintf(wrong + length, sizeof wrong - length, "%s%u (a %d, taken for %d)",
+                         length ? ", " : "", batch.index[i], label, said);
         }
     }
     const double seconds = dt_now() - start;
     dt_batches_free(&it);
-    printf("\n%u of %u images are right: %.2f %%, %.0f images/s\n\nrows: the label; columns: what the net says\n     ", right, data->count,
-           100.0 * right / data->count, data->count / seconds);
+    printf("\n%u of %u images are right: %.2f %%, %.0f images/s\n\nrows: the label; columns: what "
+           "the net says\n     ",
+           right, data->count, 100.0 * right / data->count, data->count / seconds);
     for (int k = 0; k < data->classes; ++k) printf("%6d", k);
     for (int label = 0; label < data->classes; ++label) {
         printf("\n%5d", label);
@@ -84,30 +89,42 @@ static void show_all(dt_comm *comm, dt_net *net, const dt_dataset *data) {
 
 // ---- Images of one's own: bytes of 28 x 28 pixels each.
 
-static uint32_t big_endian(const unsigned char *b) { return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3]; }
+static uint32_t big_endian(const unsigned char *b) {
+    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
 
 // Takes as much memory as the file has pixels, whatever its header says.
-static dt_err read_idx(FILE *f, uint64_t size, const char *path, uint8_t **pixels, uint32_t *count) {
+static dt_err read_idx(FILE *f, uint64_t size, const char *path, uint8_t **pixels,
+                       uint32_t *count) {
     enum { MOST = 1 << 20 };
     unsigned char head[16];
-    if (fread(head, 1, 16, f) != 16 || big_endian(head) != 0x803) return dt_fail(DT_EDATA, "%s: is neither a PNG nor a file of IDX images", path);
+    if (fread(head, 1, 16, f) != 16 || big_endian(head) != 0x803)
+        return dt_fail(DT_EDATA, "%s: is neither a PNG nor a file of IDX images", path);
     *count = big_endian(head + 4);
     if (big_endian(head + 8) != 28 || big_endian(head + 12) != 28 || *count < 1 || *count > MOST)
-        return dt_fail(DT_ESHAPE, "%s: %u images of %u x %u pixels; the net takes 28 x 28, and this program 1 to %d of them", path, *count,
-                       big_endian(head + 12), big_endian(head + 8), MOST);
-    if (size - 16 != (uint64_t)*count * 784) return dt_fail(DT_EDATA, "%s: does not hold the %u images that it says", path, *count);
+        return dt_fail(DT_ESHAPE,
+                       "%s: %u images of %u x %u pixels; the net takes 28 x 28, and this program 1 "
+                       "to %d of them",
+                       path, *count, big_endian(head + 12), big_endian(head + 8), MOST);
+    if (size - 16 != (uint64_t)*count * 784)
+        return dt_fail(DT_EDATA, "%s: does not hold the %u images that it says", path, *count);
     *pixels = memory((size_t)*count * 784);
     if (fread(*pixels, 784, *count, f) == *count) return DT_OK;
     return dt_fail(DT_EIO, "%s: could not be read to its end", path);
 }
 
-// What is packed in a PNG may be a thousand times as large as the file: with so small a file, it is small, too.
+// What is packed in a PNG may be a thousand times as large as the file: with so small a file, it is
+// small, too.
 static dt_err read_png(uint64_t size, const char *path, uint8_t **pixels) {
     enum { MOST = 1 << 16 };
     int width = 0, height = 0, channels = 0;
-    if (size > MOST) return dt_fail(DT_EDATA, "%s: %llu bytes; a PNG of 28 x 28 pixels may have %d", path, (unsigned long long)size, MOST);
-    if (!stbi_info(path, &width, &height, &channels)) return dt_fail(DT_EDATA, "%s: %s", path, stbi_failure_reason());
-    if (width != 28 || height != 28) return dt_fail(DT_ESHAPE, "%s: %d x %d pixels; the net takes 28 x 28", path, width, height);
+    if (size > MOST)
+        return dt_fail(DT_EDATA, "%s: %llu bytes; a PNG of 28 x 28 pixels may have %d", path,
+                       (unsigned long long)size, MOST);
+    if (!stbi_info(path, &width, &height, &channels))
+        return dt_fail(DT_EDATA, "%s: %s", path, stbi_failure_reason());
+    if (width != 28 || height != 28)
+        return dt_fail(DT_ESHAPE, "%s: %d x %d pixels; the net takes 28 x 28", path, width, height);
     stbi_uc *read = stbi_load(path, &width, &height, &channels, 1); // grey
     if (!read) return dt_fail(DT_EDATA, "%s: %s", path, stbi_failure_reason());
     *pixels = memory(784);
@@ -119,22 +136,31 @@ static dt_err read_png(uint64_t size, const char *path, uint8_t **pixels) {
 static dt_err read_images(const char *path, uint8_t **pixels, uint32_t *count) {
     char first[4] = "";
     struct stat s = { 0 };
-    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return dt_fail(DT_EIO, "%s is not a plain file", path); // to open a pipe would wait for its writer
+    // to open a pipe would wait for its writer
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
+        return dt_fail(DT_EIO, "%s is not a plain file", path);
     FILE *f = fopen(path, "rb");
     if (!f) return dt_fail(DT_EIO, "cannot open %s", path);
     const bool png = fread(first, 1, 4, f) == 4 && memcmp(first, "\x89PNG", 4) == 0;
     const uint64_t size = (uint64_t)s.st_size;
     rewind(f);
     *count = 1;
-    const dt_err error = png ? read_png(size, path, pixels) : read_idx(f, size, path, pixels, count);
+    const dt_err error =
+        png ? read_png(size, path, pixels) : read_idx(f, size, path, pixels, count);
     fclose(f);
     return error;
 }
 
-// A line an image: what the net says, and the probability of each label. like: the data that the net was trained on, whose
-// mean and deviation it expects.
+// A line an image: what the net says, and the probability of each label. like: the data that the
+// net was trained on, whose mean and deviation it expects.
 static void show_file(dt_comm *comm, dt_net *net, const dt_dataset *like, const char *path) {
-    dt_dataset mine = { .name = "images of one's own", .channels = 1, .height = 28, .width = 28, .classes = like->classes, .mean = like->mean, .std = like->std };
+    dt_dataset mine = { .name = "images of one's own",
+                        .channels = 1,
+                        .height = 28,
+                        .width = 28,
+                        .classes = like->classes,
+                        .mean = like->mean,
+                        .std = like->std };
     check(comm, read_images(path, &mine.pixels, &mine.count));
     float *p = memory((size_t)mine.count * (size_t)like->classes * sizeof *p);
     check(comm, dt_predict(net, &mine, 0, mine.count, p));
@@ -156,15 +182,19 @@ int main(int argc, char **argv) {
     const char *file = "net.safetensors", *which = "auto", *own = NULL;
     uint64_t image = UINT64_MAX;
     const option_desc options[] = {
-        { "load", 's', &file, "FILE   parameters that ./ch12 --save FILE wrote; default net.safetensors" },
+        { "load", 's', &file,
+          "FILE   parameters that ./ch12 --save FILE wrote; default net.safetensors" },
         DATA_OPTION(&which),
         { "image", 'u', &image, "N     show test image N, from 0; default: classify them all" },
-        { "file", 's', &own, "FILE   classify a PNG of 28 x 28 pixels, or a file of IDX images, instead" },
+        { "file", 's', &own,
+          "FILE   classify a PNG of 28 x 28 pixels, or a file of IDX images, instead" },
     };
-    dt_comm *comm = begin_program(argc, argv, "Classifies test images with a saved net.", options, sizeof options);
+    dt_comm *comm = begin_program(argc, argv, "Classifies test images with a saved net.", options,
+                                  sizeof options);
     dt_dataset test;
     load_data(comm, which, "infer", NULL, &test);
-    if (image != UINT64_MAX && image >= test.count) usage_error(comm, "infer", "--image: there are not so many test images");
+    if (image != UINT64_MAX && image >= test.count)
+        usage_error(comm, "infer", "--image: there are not so many test images");
     dt_net *net = mnist_net(test.classes);
     check(comm, dt_net_build(net, &(dt_build_desc){ .batch = BATCH }));
     check(comm, dt_load(net, file));

@@ -29,8 +29,9 @@ typedef struct settings {
     bool quick;
 } settings;
 
-// LeNet-5 (LeCun, Bottou, Bengio, Haffner 1998) as it is usually written today: all maps connected, max-pooling, ReLU.
-// The original took 32 x 32 images; padding 2 gives its sizes: 6x28x28, 6x14x14, 16x10x10, 16x5x5, 120, 84, 10.
+// LeNet-5 (LeCun, Bottou, Bengio, Haffner 1998) as it is usually written today: all maps connected,
+// max-pooling, ReLU. The original took 32 x 32 images; padding 2 gives its sizes: 6x28x28, 6x14x14,
+// 16x10x10, 16x5x5, 120, 84, 10.
 static dt_net *lenet(int classes) {
     dt_net *net = dt_net_new(1, 28, 28);
     dt_conv2d(net, "conv1", &(dt_conv2d_desc){ .out = 6, .kernel = 5, .padding = 2 });
@@ -48,7 +49,8 @@ static dt_net *lenet(int classes) {
 }
 
 typedef struct run {
-    double comp, sync;       // median seconds of a step: computing; summing, with the wait for the slowest rank
+    // median seconds of a step: computing; summing, with the wait for the slowest rank
+    double comp, sync;
     double seconds;          // of training, the slowest rank's
     double loss;             // mean of the last epoch
     dt_score test;
@@ -61,8 +63,10 @@ static double median(double *x, size_t n) {
     return n ? x[n / 2] : 0.0;
 }
 
-// One step. The mean over all R B images comes out of dt_average_gradients; the sum of the ranks' means is R times that.
-static dt_err step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_batch *batch, bool summed, double *comp, double *sync) {
+// One step. The mean over all R B images comes out of dt_average_gradients; the sum of the ranks'
+// means is R times that.
+static dt_err step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_batch *batch,
+                   bool summed, double *comp, double *sync) {
     const double start = dt_now();
     DT_TRY(dt_net_load(net, batch));
     DT_TRY(dt_forward(net));
@@ -70,12 +74,14 @@ static dt_err step(dt_net *net, dt_optimizer *opt, dt_comm *comm, const dt_batch
     const double computed = dt_now();
     DT_TRY(dt_average_gradients(net, comm));
     *comp = computed - start, *sync = dt_now() - computed;
-    for (size_t i = 0; summed && i < dt_net_count(net); ++i) dt_net_gradients(net)[i] *= (float)dt_comm_size(comm);
+    for (size_t i = 0; summed && i < dt_net_count(net); ++i)
+        dt_net_gradients(net)[i] *= (float)dt_comm_size(comm);
     dt_optimizer_step(opt);
     return DT_OK;
 }
 
-static dt_err epochs(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm, dt_batches *it, bool summed, run *r, double *times) {
+static dt_err epochs(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm *comm,
+                     dt_batches *it, bool summed, run *r, double *times) {
     const size_t most = (size_t)it->steps * (size_t)s->epochs;
     for (int epoch = 0; epoch < s->epochs; ++epoch) {
         dt_score sum = { 0, 0, 0 };
@@ -91,17 +97,24 @@ static dt_err epochs(const settings *s, dt_net *net, dt_optimizer *opt, dt_comm 
     return DT_OK;
 }
 
-static dt_err train(const settings *s, dt_comm *comm, const dt_dataset *data, const dt_dataset *test, bool summed, run *r) {
+static dt_err train(const settings *s, dt_comm *comm, const dt_dataset *data,
+                    const dt_dataset *test, bool summed, run *r) {
     dt_batches it = { .count = 0 };
     dt_net *net = lenet(data->classes);
     // Each rank draws other values on purpose; rank 0's then go to all.
-    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch, .seed = s->seed + (uint64_t)dt_comm_rank(comm) }));
+    DT_TRY(dt_net_build(net, &(dt_build_desc){ .batch = s->batch,
+                                               .seed = s->seed + (uint64_t)dt_comm_rank(comm) }));
     DT_TRY(dt_broadcast_parameters(net, comm));
     DT_TRY(dt_check_replicas(net, comm));
     *r = (run){ .first_hash = dt_net_hash(net) };
     dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = s->lr, .momentum = s->momentum });
     if (!opt) return DT_EARG;
-    DT_TRY(dt_batches_init(&it, data, &(dt_batches_desc){ .per_rank_batch = (uint32_t)s->batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm), .seed = s->seed, .shuffle = true }));
+    DT_TRY(dt_batches_init(&it, data,
+                           &(dt_batches_desc){ .per_rank_batch = (uint32_t)s->batch,
+                                               .rank = dt_comm_rank(comm),
+                                               .size = dt_comm_size(comm),
+                                               .seed = s->seed,
+                                               .shuffle = true }));
     const size_t most = (size_t)it.steps * (size_t)s->epochs;
     double *times = malloc(2 * most * sizeof *times);
     if (!times) return DT_ENOMEM;
@@ -119,7 +132,8 @@ static dt_err train(const settings *s, dt_comm *comm, const dt_dataset *data, co
     return DT_OK;
 }
 
-// What a step of B images takes where one rank has the machine to itself: the other ranks sleep meanwhile.
+// What a step of B images takes where one rank has the machine to itself: the other ranks sleep
+// meanwhile.
 static dt_err alone(const settings *s, dt_comm *comm, const dt_dataset *data, double *seconds) {
     double times[30];
     uint32_t row[4096];
@@ -146,21 +160,24 @@ static dt_err alone(const settings *s, dt_comm *comm, const dt_dataset *data, do
 }
 
 static void print_run(const settings *s, const char *name, const run *r, float acts_as) {
-    printf("%-8s   lr %g   acts as %g   loss %.4f   accuracy %.2f %%   %.2f s\n", name, (double)s->lr, (double)acts_as, r->loss,
-           100 * dt_score_accuracy(&r->test), r->seconds);
+    printf("%-8s   lr %g   acts as %g   loss %.4f   accuracy %.2f %%   %.2f s\n", name,
+           (double)s->lr, (double)acts_as, r->loss, 100 * dt_score_accuracy(&r->test), r->seconds);
 }
 
 static void verdict(const settings *s, int ranks, const run *r, double lone) {
     const double ratio = r->sync / r->comp, gain = ranks * lone / (r->comp + r->sync);
-    printf("\nTcomp %.3f ms (%.3f ms where rank 0 runs alone), Tsync %.3f ms, for %d images a rank: Tsync/Tcomp %.3f, R - 1 = %d\n", r->comp * 1e3,
-           lone * 1e3, r->sync * 1e3, s->batch, ratio, ranks - 1);
+    printf("\nTcomp %.3f ms (%.3f ms where rank 0 runs alone), Tsync %.3f ms, for %d images a "
+           "rank: Tsync/Tcomp %.3f, R - 1 = %d\n",
+           r->comp * 1e3, lone * 1e3, r->sync * 1e3, s->batch, ratio, ranks - 1);
     char sentence[300];
     say_condition(ranks, ratio, gain, dt_cores(), sentence, sizeof sentence);
     printf("%s\n", sentence);
 }
 
 int main(int argc, char **argv) {
-    settings s = { .data = "auto", .batch = 64, .epochs = 1, .lr = 1e-3f, .momentum = 0.85f, .seed = 1234 };
+    settings s = {
+        .data = "auto", .batch = 64, .epochs = 1, .lr = 1e-3f, .momentum = 0.85f, .seed = 1234
+    };
     const option_desc options[] = {
         DATA_OPTION(&s.data),
         { "batch", 'i', &s.batch, "B   images a step of each rank, at most 4096; default 64" },
@@ -172,7 +189,9 @@ int main(int argc, char **argv) {
         ALGORITHM_OPTION(&s.algorithm),
         { "quick", 'b', &s.quick, "    fewer images" },
     };
-    dt_comm *comm = begin_program(argc, argv, "LeNet on MNIST over MPI: averaged and summed gradients, and when R ranks pay.", options, sizeof options);
+    dt_comm *comm = begin_program(
+        argc, argv, "LeNet on MNIST over MPI: averaged and summed gradients, and when R ranks pay.",
+        options, sizeof options);
     end_cleanly_on_signals();
     if (s.batch > 4096) usage_error(comm, "lenet_mnist", "--batch: at most 4096");
     dt_dataset data, test, some;
@@ -192,7 +211,9 @@ int main(int argc, char **argv) {
         printf("%u steps of %d x %d images\n", mean.steps, ranks, s.batch);
         print_run(&s, "averaged", &mean, s.lr);
         print_run(&s, "summed", &sum, s.lr * (float)ranks);
-        printf("to sum is to average with %d times the learning rate%s\n", ranks, ranks == 1 ? ": with one rank, the same" : "; say so, or the setting moves with R unseen");
+        printf("to sum is to average with %d times the learning rate%s\n", ranks,
+               ranks == 1 ? ": with one rank, the same"
+                          : "; say so, or the setting moves with R unseen");
         verdict(&s, ranks, &mean, lone);
     }
     return end_program(comm, &data, &test);

@@ -11,12 +11,16 @@ static inline const char *model_name(char *out, size_t size, const char *of, con
     return n > 0 && (size_t)n < size ? out : "";
 }
 
-// ---- ResNet9: convolution, batch norm and ReLU at every step; the map shrinks by strides to 1 x 1.
+// ---- ResNet9: convolution, batch norm and ReLU at every step; strides shrink the map to 1 x 1.
 
-static inline void conv_bn(dt_net *net, const char *name, int out, int kernel, int stride, dt_statistics over) {
+static inline void conv_bn(dt_net *net, const char *name, int out, int kernel, int stride,
+                           dt_statistics over) {
     char part[64];
-    dt_conv2d(net, model_name(part, sizeof part, name, "conv"), &(dt_conv2d_desc){ .out = out, .kernel = kernel, .stride = stride, .padding = (kernel - 1) / 2 });
-    dt_batchnorm2d(net, model_name(part, sizeof part, name, "bn"), &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = over });
+    dt_conv2d(net, model_name(part, sizeof part, name, "conv"),
+              &(dt_conv2d_desc){
+                  .out = out, .kernel = kernel, .stride = stride, .padding = (kernel - 1) / 2 });
+    dt_batchnorm2d(net, model_name(part, sizeof part, name, "bn"),
+                   &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = over });
     dt_relu(net);
 }
 
@@ -44,13 +48,17 @@ static inline dt_net *resnet9(int classes, dt_statistics over) {
 
 static inline void cbr(dt_net *net, const char *name, int out, dt_statistics over) {
     char part[64];
-    dt_conv2d(net, model_name(part, sizeof part, name, "conv"), &(dt_conv2d_desc){ .out = out, .kernel = 3, .padding = DT_SAME, .no_bias = true });
-    dt_batchnorm2d(net, model_name(part, sizeof part, name, "bn"), &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = over });
+    dt_conv2d(net, model_name(part, sizeof part, name, "conv"),
+              &(dt_conv2d_desc){ .out = out, .kernel = 3, .padding = DT_SAME, .no_bias = true });
+    dt_batchnorm2d(net, model_name(part, sizeof part, name, "bn"),
+                   &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = over });
     dt_relu(net);
 }
 
-// Two convolutions, and beside them the input as it is, or through 1 x 1 convolutions where the channels change.
-static inline void wide_block(dt_net *net, const char *name, int in, int out, float dropout, dt_statistics over) {
+// Two convolutions, and beside them the input as it is, or through 1 x 1 convolutions where the
+// channels change.
+static inline void wide_block(dt_net *net, const char *name, int in, int out, float dropout,
+                              dt_statistics over) {
     char part[64];
     const dt_node input = dt_here(net);
     cbr(net, model_name(part, sizeof part, name, "layer1"), out, over);
@@ -59,13 +67,15 @@ static inline void wide_block(dt_net *net, const char *name, int in, int out, fl
     if (in == out) { dt_add(net, input); return; }
     const dt_node main_path = dt_here(net);
     dt_at(net, input);
-    dt_conv2d(net, model_name(part, sizeof part, name, "scale"), &(dt_conv2d_desc){ .out = out, .kernel = 1 });
+    dt_conv2d(net, model_name(part, sizeof part, name, "scale"),
+              &(dt_conv2d_desc){ .out = out, .kernel = 1 });
     dt_add(net, main_path);
 }
 
-// width: of the first blocks, 160 in S4; the later ones have two and four times as many channels. pool: of the mean at the end;
-// 0 takes the whole map.
-static inline dt_net *wide_resnet(int channels, int side, int classes, int width, int pool, float dropout, dt_statistics over) {
+// width: of the first blocks, 160 in S4; the later ones have two and four times as many channels.
+// pool: of the mean at the end; 0 takes the whole map.
+static inline dt_net *wide_resnet(int channels, int side, int classes, int width, int pool,
+                                  float dropout, dt_statistics over) {
     dt_net *net = dt_net_new(channels, side, side);
     cbr(net, "input", 16, over);
     wide_block(net, "block1", 16, width, dropout, over);

@@ -34,12 +34,18 @@ typedef struct settings {
 // ---- The four calls. init is dt_comm_world, in begin_program.
 
 // Each global batch of 128 images is cut into lane groups, and these among the ranks.
-static dt_err partition_dataset(dt_batches *loader, const dt_dataset *data, const settings *s, const dt_comm *comm) {
-    return dt_batches_init(loader, data, &(dt_batches_desc){ .global_batch = (uint32_t)s->batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm),
-                                                             .seed = s->seed, .shuffle = true });
+static dt_err partition_dataset(dt_batches *loader, const dt_dataset *data, const settings *s,
+                                const dt_comm *comm) {
+    return dt_batches_init(loader, data,
+                           &(dt_batches_desc){ .global_batch = (uint32_t)s->batch,
+                                               .rank = dt_comm_rank(comm),
+                                               .size = dt_comm_size(comm),
+                                               .seed = s->seed,
+                                               .shuffle = true });
 }
 
-// Rank 0's parameters reach every rank; from now on batch norm over the batch adds up over the ranks, too.
+// Rank 0's parameters reach every rank; from now on batch norm over the batch adds up over the
+// ranks, too.
 static dt_err broadcast_parameters(dt_net *model, dt_comm *comm) {
     DT_TRY(dt_broadcast_parameters(model, comm));
     return dt_share_statistics(model, comm);
@@ -57,7 +63,8 @@ static dt_err optimizer_step(const distributed_optimizer *o) {
     DT_TRY(dt_average_gradients(o->model, o->comm));
     for (int k = 0; k < dt_net_param_count(o->model) && o->one_over_p; ++k) {
         const dt_param *p = dt_net_param(o->model, k);
-        for (size_t i = 0; i < dt_tensor_count(&p->grad) && p->trained; ++i) p->grad.data[i] /= (float)dt_comm_size(o->comm);
+        for (size_t i = 0; i < dt_tensor_count(&p->grad) && p->trained; ++i)
+            p->grad.data[i] /= (float)dt_comm_size(o->comm);
     }
     dt_optimizer_step(o->opt);
     return DT_OK;
@@ -65,19 +72,25 @@ static dt_err optimizer_step(const distributed_optimizer *o) {
 
 // ---- Training.
 
-static void print_progress(const dt_comm *comm, uint32_t epoch, uint32_t step, uint32_t steps, const dt_score *sum, double seconds) {
+static void print_progress(const dt_comm *comm, uint32_t epoch, uint32_t step, uint32_t steps,
+                           const dt_score *sum, double seconds) {
     if (dt_comm_rank(comm) != 0) return;
-    printf("epoch %2u   step %3u/%u   loss %.4f   accuracy %.2f %%   %.1f s\n", epoch + 1, step, steps, dt_score_loss(sum), 100.0 * dt_score_accuracy(sum), seconds);
+    printf("epoch %2u   step %3u/%u   loss %.4f   accuracy %.2f %%   %.1f s\n", epoch + 1, step,
+           steps, dt_score_loss(sum), 100.0 * dt_score_accuracy(sum), seconds);
     fflush(stdout);
 }
 
-// Every hundred steps: loss and accuracy of the images since the last line, of all ranks; and a checkpoint.
-static dt_err train(const settings *s, const distributed_optimizer *o, dt_batches *loader, double *seconds) {
+// Every hundred steps: loss and accuracy of the images since the last line, of all ranks; and a
+// checkpoint.
+static dt_err train(const settings *s, const distributed_optimizer *o, dt_batches *loader,
+                    double *seconds) {
     char same[160];
-    snprintf(same, sizeof same, "--every: %d\n--one-over-p: %d\n", s->every, s->one_over_p ? dt_comm_size(o->comm) : 0);
+    snprintf(same, sizeof same, "--every: %d\n--one-over-p: %d\n", s->every,
+             s->one_over_p ? dt_comm_size(o->comm) : 0);
     dt_checkpoint at = { .net = o->model, .opt = o->opt, .it = loader, .settings = same };
     if (s->resume) DT_TRY(dt_checkpoint_load(&at, o->comm, s->resume));
-    if (s->resume && dt_comm_rank(o->comm) == 0) printf("resumed    epoch %u, after step %u\n", at.epoch + 1, at.step);
+    if (s->resume && dt_comm_rank(o->comm) == 0)
+        printf("resumed    epoch %u, after step %u\n", at.epoch + 1, at.step);
     DT_TRY(dt_barrier(o->comm));
     const double start = dt_now() - at.own[0];
     dt_score sum = at.score;
@@ -88,7 +101,8 @@ static dt_err train(const settings *s, const distributed_optimizer *o, dt_batche
             dt_comm_progress(o->comm, (uint64_t)epoch * loader->steps + step, "training");
             // 1/P: the loss is the mean over this rank's images alone
             if (s->one_over_p) batch.global_count = batch.count ? batch.count : 1;
-            DT_TRY(dt_accumulate_gradients(o->model, &batch, (uint32_t)s->accumulate)); // load, forward, backward
+            // load, forward, backward
+            DT_TRY(dt_accumulate_gradients(o->model, &batch, (uint32_t)s->accumulate));
             DT_TRY(optimizer_step(o));
             const dt_score score = dt_net_score(o->model);
             dt_score_add(&sum, &score);
@@ -107,11 +121,15 @@ static dt_err train(const settings *s, const distributed_optimizer *o, dt_batche
 
 // ---- The test images: score and confusion matrix, of all ranks together.
 
-static dt_err confusion(dt_net *model, const dt_dataset *test, dt_comm *comm, int batch, dt_score *score, int64_t *matrix) {
+static dt_err confusion(dt_net *model, const dt_dataset *test, dt_comm *comm, int batch,
+                        dt_score *score, int64_t *matrix) {
     dt_batches loader;
     float logits[CLASSES];
     DT_TRY(dt_evaluate(model, test, comm, score));
-    DT_TRY(dt_batches_init(&loader, test, &(dt_batches_desc){ .global_batch = (uint32_t)batch, .rank = dt_comm_rank(comm), .size = dt_comm_size(comm) }));
+    DT_TRY(dt_batches_init(&loader, test,
+                           &(dt_batches_desc){ .global_batch = (uint32_t)batch,
+                                               .rank = dt_comm_rank(comm),
+                                               .size = dt_comm_size(comm) }));
     memset(matrix, 0, CLASSES * CLASSES * sizeof *matrix);
     dt_net_training(model, false);
     for (dt_batch b; dt_batches_next(&loader, &b);) {
@@ -130,10 +148,13 @@ static dt_err confusion(dt_net *model, const dt_dataset *test, dt_comm *comm, in
 }
 
 static void print_confusion(const int64_t *matrix, bool cifar) {
-    static const char *const names[CLASSES] = { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck" };
+    static const char *const names[CLASSES] = {
+        "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"
+    };
     char number[8];
     printf("\n%-12s", "is \\ taken for");
-    for (int k = 0; k < CLASSES; ++k) printf(" %6.6s", cifar ? names[k] : (snprintf(number, sizeof number, "%d", k), number));
+    for (int k = 0; k < CLASSES; ++k)
+        printf(" %6.6s", cifar ? names[k] : (snprintf(number, sizeof number, "%d", k), number));
     printf("\n");
     for (int i = 0; i < CLASSES; ++i) {
         printf("%-14s", cifar ? names[i] : (snprintf(number, sizeof number, "%d", i), number));
@@ -151,19 +172,32 @@ static void parse_norm(dt_comm *comm, settings *s) {
     if (k == 3) usage_error(comm, "resnet9_cifar10", "--norm: batch, rank or group is needed");
     s->over = (dt_statistics)k;
     if (s->one_over_p && s->over == DT_STATISTICS_BATCH) s->over = DT_STATISTICS_RANK;
-    if (s->accumulate > 1 && s->over != DT_STATISTICS_GROUP) usage_error(comm, "resnet9_cifar10", "--accumulate: --norm group is needed, as the others look at the whole batch");
-    if (s->batch < 17) usage_error(comm, "resnet9_cifar10", "--batch: at least 17: the maps end at 1 x 1, where batch norm needs two images");
+    if (s->accumulate > 1 && s->over != DT_STATISTICS_GROUP)
+        usage_error(comm, "resnet9_cifar10",
+                    "--accumulate: --norm group is needed, as the others look at the whole batch");
+    if (s->batch < 17)
+        usage_error(
+            comm, "resnet9_cifar10",
+            "--batch: at least 17: the maps end at 1 x 1, where batch norm needs two images");
 }
 
 // Random bytes whose mean says the class: something to learn for a program without data.
 static dt_dataset random_images(uint32_t count, uint32_t from) {
     enum { BYTES = 3 * 32 * 32 };
-    dt_dataset d = { .name = "random bytes", .source = "drawn here", .count = count, .channels = 3, .height = 32, .width = 32, .classes = CLASSES };
+    dt_dataset d = { .name = "random bytes",
+                     .source = "drawn here",
+                     .count = count,
+                     .channels = 3,
+                     .height = 32,
+                     .width = 32,
+                     .classes = CLASSES };
     d.pixels = memory((size_t)count * BYTES), d.labels = memory(count); // until the program ends
     d.mean = memory(3 * sizeof(float)), d.std = memory(3 * sizeof(float));
     for (uint32_t n = 0; n < count; ++n) {
         d.labels[n] = (uint8_t)(dt_philox(1, DT_RNG_TEST, 0, from + n, 0).v[0] % CLASSES);
-        for (uint32_t i = 0; i < BYTES; ++i) d.pixels[(size_t)n * BYTES + i] = (uint8_t)(dt_philox(1, DT_RNG_TEST, 1, from + n, i).v[0] % 128 + 12u * d.labels[n]);
+        for (uint32_t i = 0; i < BYTES; ++i)
+            d.pixels[(size_t)n * BYTES + i] =
+                (uint8_t)(dt_philox(1, DT_RNG_TEST, 1, from + n, i).v[0] % 128 + 12u * d.labels[n]);
     }
     return d;
 }
@@ -173,18 +207,32 @@ static void plain_pixels(dt_dataset *data) {
     for (int c = 0; c < data->channels; ++c) data->mean[c] = 0.0f, data->std[c] = 1.0f;
 }
 
-static void report(const settings *s, dt_comm *comm, const dt_dataset *data, double seconds, const dt_score *score, const int64_t *matrix, bool cifar) {
+static void report(const settings *s, dt_comm *comm, const dt_dataset *data, double seconds,
+                   const dt_score *score, const int64_t *matrix, bool cifar) {
     if (dt_comm_rank(comm) != 0) return;
     printf("the weights are the same on every rank\n");
-    printf("training   %.2f s, %.0f images/s over %d rank%s\n", seconds, (double)data->count * s->epochs / seconds, dt_comm_size(comm), dt_comm_size(comm) == 1 ? "" : "s");
-    printf("test       loss %.4f   accuracy %.2f %% of %lld images\n", dt_score_loss(score), 100.0 * dt_score_accuracy(score), (long long)score->count);
+    printf("training   %.2f s, %.0f images/s over %d rank%s\n", seconds,
+           (double)data->count * s->epochs / seconds, dt_comm_size(comm),
+           dt_comm_size(comm) == 1 ? "" : "s");
+    printf("test       loss %.4f   accuracy %.2f %% of %lld images\n", dt_score_loss(score),
+           100.0 * dt_score_accuracy(score), (long long)score->count);
     print_confusion(matrix, cifar);
 }
 
 int main(int argc, char **argv) {
-    settings s = { .data = "cifar10", .norm = "batch", .batch = 128, .epochs = 10, .every = 100, .accumulate = 1, .lr = 1e-3f, .weight_decay = 1e-3f, .seed = 1 };
+    settings s = { .data = "cifar10",
+                   .norm = "batch",
+                   .batch = 128,
+                   .epochs = 10,
+                   .every = 100,
+                   .accumulate = 1,
+                   .lr = 1e-3f,
+                   .weight_decay = 1e-3f,
+                   .seed = 1 };
     const option_desc options[] = {
-        { "data", 's', &s.data, "D   cifar10, or random: bytes drawn by lot, to try the program without data; default cifar10" },
+        { "data", 's', &s.data,
+          "D   cifar10, or random: bytes drawn by lot, to try the program without data; default "
+          "cifar10" },
         { "batch", 'i', &s.batch, "B   images a step over all ranks; default 128" },
         { "epochs", 'i', &s.epochs, "E   default 10" },
         { "images", 'i', &s.images, "N   training images; default all, --quick 1280" },
@@ -193,34 +241,50 @@ int main(int argc, char **argv) {
         { "every", 'i', &s.every, "N   steps between two lines, and two checkpoints; default 100" },
         CHECKPOINT_OPTION(&s.checkpoint),
         RESUME_OPTION(&s.resume),
-        { "norm", 's', &s.norm, "K   batch norm over the batch, rank or group (of 16 images); default batch" },
-        { "accumulate", UP_TO(65536), &s.accumulate, "K   a step's images in K micro-batches, for less memory and the same bits; with --norm group" },
-        { "one-over-p", 'b', &s.one_over_p, "    each rank's mean gradient counts 1/P, not its images' part of the batch; batch norm over the rank" },
+        { "norm", 's', &s.norm,
+          "K   batch norm over the batch, rank or group (of 16 images); default batch" },
+        { "accumulate", UP_TO(65536), &s.accumulate,
+          "K   a step's images in K micro-batches, for less memory and the same bits; with --norm "
+          "group" },
+        { "one-over-p", 'b', &s.one_over_p,
+          "    each rank's mean gradient counts 1/P, not its images' part of the batch; batch norm "
+          "over the rank" },
         { "seed", 'u', &s.seed, "S   default 1" },
         { "save", 's', &s.save, "F   write the trained parameters as safetensors" },
         ALGORITHM_OPTION(&s.algorithm),
         { "quick", 'b', &s.quick, "    one epoch of few images" },
     };
-    dt_comm *comm = begin_program(argc, argv, "ResNet9 on CIFAR-10, data parallel, in the manner of Horovod.", options, sizeof options);
+    dt_comm *comm =
+        begin_program(argc, argv, "ResNet9 on CIFAR-10, data parallel, in the manner of Horovod.",
+                      options, sizeof options);
     end_cleanly_on_signals();
     parse_norm(comm, &s);
     check_saves(comm, "resnet9_cifar10", s.save, s.checkpoint);
     dt_dataset data, test, some, few;
-    if (strcmp(s.data, "random") == 0) data = random_images(1280, 0), test = random_images(640, 1280);
-    else if (strcmp(s.data, "cifar10") == 0) load_any_data(comm, s.data, "resnet9_cifar10", &data, &test);
+    if (strcmp(s.data, "random") == 0)
+        data = random_images(1280, 0), test = random_images(640, 1280);
+    else if (strcmp(s.data, "cifar10") == 0)
+        load_any_data(comm, s.data, "resnet9_cifar10", &data, &test);
     else usage_error(comm, "resnet9_cifar10", "--data: cifar10 or random is needed");
     plain_pixels(&data), plain_pixels(&test);
     if (s.quick) s.epochs = 1;
     if (!s.images) s.images = s.quick ? 1280 : (int)data.count;
     check_all(comm, dt_dataset_view(&some, &data, 0, (uint32_t)s.images));
-    check_all(comm, dt_dataset_view(&few, &test, 0, s.quick && test.count > 640 ? 640 : test.count));
+    check_all(comm,
+              dt_dataset_view(&few, &test, 0, s.quick && test.count > 640 ? 640 : test.count));
     print_machine(comm, &some, 1);
 
     dt_net *model = resnet9(data.classes, s.over);
-    const int at_once = (s.batch + s.accumulate - 1) / s.accumulate + (s.accumulate > 1 ? DT_LANES : 0); // whole groups of 16
+    // whole groups of 16
+    const int at_once =
+        (s.batch + s.accumulate - 1) / s.accumulate + (s.accumulate > 1 ? DT_LANES : 0);
     check_all(comm, dt_net_build(model, &(dt_build_desc){ .batch = at_once, .seed = s.seed }));
     check(comm, broadcast_parameters(model, comm));
-    dt_optimizer *adam = dt_adam(model, &(dt_adam_desc){ .lr = s.lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = s.weight_decay });
+    dt_optimizer *adam = dt_adam(model, &(dt_adam_desc){ .lr = s.lr,
+                                                         .beta1 = 0.9f,
+                                                         .beta2 = 0.999f,
+                                                         .eps = 1e-8f,
+                                                         .weight_decay = s.weight_decay });
     if (!adam) die(comm);
     const distributed_optimizer opt = { adam, model, comm, s.one_over_p };
     dt_batches loader;

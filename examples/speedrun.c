@@ -40,14 +40,18 @@
 
 // ---- The nets.
 
-// Convolution, pool if there is one, batch norm over lane groups, ReLU. The convolution has no bias: batch norm would take it out.
+// Convolution, pool if there is one, batch norm over lane groups, ReLU. The convolution has no
+// bias: batch norm would take it out.
 static void block(dt_net *net, const char *name, int out, int kernel, int padding, int pool) {
     char part[32];
     snprintf(part, sizeof part, "%s.conv", name);
-    dt_conv2d(net, part, &(dt_conv2d_desc){ .out = out, .kernel = kernel, .padding = padding, .no_bias = true });
+    dt_conv2d(
+        net, part,
+        &(dt_conv2d_desc){ .out = out, .kernel = kernel, .padding = padding, .no_bias = true });
     if (pool) dt_maxpool2d(net, pool);
     snprintf(part, sizeof part, "%s.bn", name);
-    dt_batchnorm2d(net, part, &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = DT_STATISTICS_GROUP });
+    dt_batchnorm2d(net, part,
+                   &(dt_batchnorm2d_desc){ DT_BATCHNORM2D_DEFAULTS, .over = DT_STATISTICS_GROUP });
     dt_relu(net);
 }
 
@@ -77,7 +81,8 @@ typedef struct recipe {
 static const recipe recipes[] = {
     { "mnist", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, 1 },
     { "fashion", 91.0, clothes_net, 5, 96, 0.3f, 0.8f, 0.001f, 0 },
-    { "synthetic", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, 1 }, // to try the program without data
+    // to try the program without data
+    { "synthetic", 99.0, digits_net, 1, 96, 0.4f, 0.8f, 0.001f, 1 },
 };
 
 static const recipe *recipe_of(dt_comm *comm, const char *data) {
@@ -111,22 +116,46 @@ static dt_net *build_net(dt_comm *comm, const settings *s, const dt_dataset *dat
     return net;
 }
 
-// The seed decides the initial values, the order and the shifts; nothing else is left to chance, so the number of threads changes
-// no bit of the result.
-static run train(dt_comm *comm, const settings *s, const dt_dataset *data, const dt_dataset *judged, uint64_t seed, int threads) {
+// The seed decides the initial values, the order and the shifts; nothing else is left to chance, so
+// the number of threads changes no bit of the result.
+static run train(dt_comm *comm, const settings *s, const dt_dataset *data, const dt_dataset *judged,
+                 uint64_t seed, int threads) {
     const recipe *r = &s->with;
     dt_net *net = build_net(comm, s, data, seed);
-    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = r->lr, .momentum = r->momentum, .nesterov = true, .weight_decay = r->weight_decay });
+    dt_optimizer *opt = dt_sgd(net, &(dt_sgd_desc){ .lr = r->lr,
+                                                    .momentum = r->momentum,
+                                                    .nesterov = true,
+                                                    .weight_decay = r->weight_decay });
     if (!opt) die(comm);
-    const uint32_t epoch = (data->count + (uint32_t)r->batch - 1) / (uint32_t)r->batch, steps = epoch * (uint32_t)r->epochs, rising = steps / 5;
-    const dt_schedule fall = { .curve = DT_LR_LINEAR, .by_step = true, .over = steps - rising, .from = 1.0f, .to = 0.0f },
-                      rise = { .curve = DT_LR_LINEAR, .by_step = true, .over = rising, .from = 0.1f, .to = 1.0f, .then = &fall };
+    const uint32_t epoch = (data->count + (uint32_t)r->batch - 1) / (uint32_t)r->batch,
+                   steps = epoch * (uint32_t)r->epochs, rising = steps / 5;
+    const dt_schedule fall = { .curve = DT_LR_LINEAR,
+                               .by_step = true,
+                               .over = steps - rising,
+                               .from = 1.0f,
+                               .to = 0.0f },
+                      rise = { .curve = DT_LR_LINEAR,
+                               .by_step = true,
+                               .over = rising,
+                               .from = 0.1f,
+                               .to = 1.0f,
+                               .then = &fall };
     const dt_augment augment = { .seed = seed, .shift = r->shift };
     dt_train_result result;
     const double start = dt_now();
-    check(comm, dt_train_sync(net, opt, NULL, &(dt_train_desc){ .data = data, .epochs = r->epochs, .batch = (uint32_t)r->batch, .seed = seed,
-                                                                .schedule = &rise, .augment = r->shift ? &augment : NULL, .threads = threads }, &result));
-    run out = { .seed = seed, .hash = dt_net_hash(net), .seconds = result.seconds, .around = dt_now() - start - result.seconds };
+    check(comm, dt_train_sync(net, opt, NULL,
+                              &(dt_train_desc){ .data = data,
+                                                .epochs = r->epochs,
+                                                .batch = (uint32_t)r->batch,
+                                                .seed = seed,
+                                                .schedule = &rise,
+                                                .augment = r->shift ? &augment : NULL,
+                                                .threads = threads },
+                              &result));
+    run out = { .seed = seed,
+                .hash = dt_net_hash(net),
+                .seconds = result.seconds,
+                .around = dt_now() - start - result.seconds };
     dt_score score;
     const double trained = dt_now();
     check(comm, dt_evaluate(net, judged, NULL, &score));
@@ -141,11 +170,16 @@ static run train(dt_comm *comm, const settings *s, const dt_dataset *data, const
 
 static void print_rules(const settings *s, const dt_dataset *data, const dt_dataset *judged) {
     printf("rules\n");
-    printf("  goal       a mean accuracy of %.1f %% over the seeds, in the least time\n", s->with.target);
-    printf("  time       of the wall clock, from the first step to the last, with all that is done to the images in between; loading, building\n");
+    printf("  goal       a mean accuracy of %.1f %% over the seeds, in the least time\n",
+           s->with.target);
+    printf("  time       of the wall clock, from the first step to the last, with all that is done "
+           "to the images in between; loading, building\n");
     printf("             and scoring are said apart. Every seed counts, also the first\n");
-    printf("  training   on %u images; a seed decides the initial values, the order and the alterations\n", (unsigned)data->count);
-    printf("  scoring    on %u %s, once, behind the last step; nothing in a run depends on them\n", (unsigned)judged->count,
+    printf("  training   on %u images; a seed decides the initial values, the order and the "
+           "alterations\n",
+           (unsigned)data->count);
+    printf("  scoring    on %u %s, once, behind the last step; nothing in a run depends on them\n",
+           (unsigned)judged->count,
            s->validate ? "training images held out: a validation" : "test images");
     printf("  settings   chosen beforehand, on training images held out\n");
 }
@@ -155,9 +189,11 @@ static void print_settings(dt_comm *comm, const settings *s, const dt_dataset *d
     dt_net *net = build_net(comm, s, data, 1);
     char text[4096];
     dt_net_summary(net, text, sizeof text);
-    printf("settings\n  %d epoch%s, batch %d; SGD with Nesterov's momentum %g, weight decay %g, lr %g after a rise from a tenth over a fifth of the steps,\n"
+    printf("settings\n  %d epoch%s, batch %d; SGD with Nesterov's momentum %g, weight decay %g, lr "
+           "%g after a rise from a tenth over a fifth of the steps,\n"
            "  then in a line to 0; shifts by up to %d pixels\n%s",
-           r->epochs, plural(r->epochs), r->batch, (double)r->momentum, (double)r->weight_decay, (double)r->lr, r->shift, text);
+           r->epochs, plural(r->epochs), r->batch, (double)r->momentum, (double)r->weight_decay,
+           (double)r->lr, r->shift, text);
     dt_net_free(net);
 }
 
@@ -167,7 +203,9 @@ static spread spread_of(const double *values, size_t n) {
     double *sorted = memory(n * sizeof *sorted), square = 0.0;
     memcpy(sorted, values, n * sizeof *sorted);
     sort_numbers(sorted, n);
-    spread s = { .low = sorted[0], .median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]), .high = sorted[n - 1] };
+    spread s = { .low = sorted[0],
+                 .median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]),
+                 .high = sorted[n - 1] };
     for (size_t i = 0; i < n; ++i) s.mean += values[i] / (double)n;
     for (size_t i = 0; i < n; ++i) square += (values[i] - s.mean) * (values[i] - s.mean);
     s.deviation = n > 1 ? sqrt(square / (double)(n - 1)) : 0.0;
@@ -175,63 +213,93 @@ static spread spread_of(const double *values, size_t n) {
     return s;
 }
 
-typedef struct table { double *accuracy, *seconds, *evaluation, *around; } table; // a number a seed each
+// a number a seed each
+typedef struct table { double *accuracy, *seconds, *evaluation, *around; } table;
 
-static void print_table(const settings *s, const spread *accuracy, const spread *seconds, const table *t) {
+static void print_table(const settings *s, const spread *accuracy, const spread *seconds,
+                        const table *t) {
     const size_t n = (size_t)s->seeds;
-    printf("mean       accuracy %.3f %%   standard deviation %.3f   %.2f to %.2f\n", accuracy->mean, accuracy->deviation, accuracy->low, accuracy->high);
-    printf("training   %.3f s, the median; %.3f to %.3f\n", seconds->median, seconds->low, seconds->high);
-    printf("beside it  %.3f s for threads and their nets, %.3f s for scoring, medians\n", spread_of(t->around, n).median, spread_of(t->evaluation, n).median);
-    printf("goal       %s: %.3f against %.1f %%, with a standard error of %.3f\n", accuracy->mean >= s->with.target ? "reached" : "missed", accuracy->mean,
-           s->with.target, accuracy->deviation / sqrt((double)n));
+    printf("mean       accuracy %.3f %%   standard deviation %.3f   %.2f to %.2f\n", accuracy->mean,
+           accuracy->deviation, accuracy->low, accuracy->high);
+    printf("training   %.3f s, the median; %.3f to %.3f\n", seconds->median, seconds->low,
+           seconds->high);
+    printf("beside it  %.3f s for threads and their nets, %.3f s for scoring, medians\n",
+           spread_of(t->around, n).median, spread_of(t->evaluation, n).median);
+    printf("goal       %s: %.3f against %.1f %%, with a standard error of %.3f\n",
+           accuracy->mean >= s->with.target ? "reached" : "missed", accuracy->mean, s->with.target,
+           accuracy->deviation / sqrt((double)n));
 }
 
 // Every seed a point, seconds against accuracy.
-static void draw(dt_comm *comm, const settings *s, const char *name, const char *judged, const spread *accuracy, const spread *seconds, const table *t) {
+static void draw(dt_comm *comm, const settings *s, const char *name, const char *judged,
+                 const spread *accuracy, const spread *seconds, const table *t) {
     char title[200], subtitle[240];
-    snprintf(title, sizeof title, "%s: %.2f %% in %.2f s of training", name, accuracy->mean, seconds->median);
-    snprintf(subtitle, sizeof subtitle, "%d seed%s on %d thread%s: mean accuracy of %s (standard deviation %.3f), median of seconds", s->seeds, plural(s->seeds),
-             s->threads, plural(s->threads), judged, accuracy->deviation);
-    dt_chart *chart = dt_chart_new(&(dt_chart_desc){ .title = title, .subtitle = subtitle, .machine = true, .x_label = "seconds from the first step to the last",
-                                                     .y_label = "accuracy, %", .width = 1000, .height = 640 });
-    dt_chart_line(chart, &(dt_series){ .label = "a seed", .n = (size_t)s->seeds, .x = t->seconds, .y = t->accuracy, .style = DT_LINE_POINTS });
+    snprintf(title, sizeof title, "%s: %.2f %% in %.2f s of training", name, accuracy->mean,
+             seconds->median);
+    snprintf(subtitle, sizeof subtitle,
+             "%d seed%s on %d thread%s: mean accuracy of %s (standard deviation %.3f), median of "
+             "seconds",
+             s->seeds, plural(s->seeds), s->threads, plural(s->threads), judged,
+             accuracy->deviation);
+    dt_chart *chart =
+        dt_chart_new(&(dt_chart_desc){ .title = title,
+                                       .subtitle = subtitle,
+                                       .machine = true,
+                                       .x_label = "seconds from the first step to the last",
+                                       .y_label = "accuracy, %",
+                                       .width = 1000,
+                                       .height = 640 });
+    dt_chart_line(chart, &(dt_series){ .label = "a seed",
+                                       .n = (size_t)s->seeds,
+                                       .x = t->seconds,
+                                       .y = t->accuracy,
+                                       .style = DT_LINE_POINTS });
     dt_chart_reference(chart, &(dt_reference){ .label = "goal", .offset = s->with.target });
     dt_chart_reference(chart, &(dt_reference){ .label = "mean", .offset = accuracy->mean });
     save_picture(comm, chart, "picture    ", "%s/speedrun_%s.png", s->figures, s->data);
 }
 
 static void print_seed(dt_comm *comm, const run *r, const char *csv) {
-    printf("seed %3llu   accuracy %.2f %%   loss %.4f   %.3f s   weights %08llx\n", (unsigned long long)r->seed, r->accuracy, r->loss, r->seconds,
+    printf("seed %3llu   accuracy %.2f %%   loss %.4f   %.3f s   weights %08llx\n",
+           (unsigned long long)r->seed, r->accuracy, r->loss, r->seconds,
            (unsigned long long)(r->hash >> 32));
     fflush(stdout);
-    check(comm, dt_csv_append(csv, "seed,accuracy,loss,seconds,seconds_threads,seconds_scoring,weights_hash", "%llu,%.2f,%.5f,%.4f,%.4f,%.4f,%016llx",
-                              (unsigned long long)r->seed, r->accuracy, r->loss, r->seconds, r->around, r->evaluation, (unsigned long long)r->hash));
+    check(comm,
+          dt_csv_append(
+              csv, "seed,accuracy,loss,seconds,seconds_threads,seconds_scoring,weights_hash",
+              "%llu,%.2f,%.5f,%.4f,%.4f,%.4f,%016llx", (unsigned long long)r->seed, r->accuracy,
+              r->loss, r->seconds, r->around, r->evaluation, (unsigned long long)r->hash));
 }
 
 // ---- The program.
 
-static void run_seeds(dt_comm *comm, const settings *s, const dt_dataset *data, const dt_dataset *judged) {
+static void run_seeds(dt_comm *comm, const settings *s, const dt_dataset *data,
+                      const dt_dataset *judged) {
     const size_t n = (size_t)s->seeds;
     char csv[400];
     snprintf(csv, sizeof csv, "%s/speedrun_%s_seeds.csv", s->figures, s->data);
     check_output(comm, "%s", csv);
     check_output(comm, "%s/speedrun_%s.png", s->figures, s->data);
     remove(csv);
-    table t = { memory(n * sizeof(double)), memory(n * sizeof(double)), memory(n * sizeof(double)), memory(n * sizeof(double)) };
+    table t = { memory(n * sizeof(double)), memory(n * sizeof(double)), memory(n * sizeof(double)),
+                memory(n * sizeof(double)) };
     uint64_t hash = 0;
     for (size_t i = 0; i < n; ++i) {
         const run r = train(comm, s, data, judged, s->first + i, s->threads);
         if (i == 0) hash = r.hash;
-        t.accuracy[i] = r.accuracy, t.seconds[i] = r.seconds, t.evaluation[i] = r.evaluation, t.around[i] = r.around;
+        t.accuracy[i] = r.accuracy, t.seconds[i] = r.seconds, t.evaluation[i] = r.evaluation,
+        t.around[i] = r.around;
         print_seed(comm, &r, csv);
     }
     const spread accuracy = spread_of(t.accuracy, n), seconds = spread_of(t.seconds, n);
     print_table(s, &accuracy, &seconds, &t);
     const run alone = train(comm, s, data, judged, s->first, s->threads == 1 ? 2 : 1);
-    printf("seed %llu on %s: %.3f s, %s weights\n", (unsigned long long)s->first, s->threads == 1 ? "two threads" : "one thread", alone.seconds,
+    printf("seed %llu on %s: %.3f s, %s weights\n", (unsigned long long)s->first,
+           s->threads == 1 ? "two threads" : "one thread", alone.seconds,
            alone.hash == hash ? "the same" : "OTHER");
     expect(alone.hash == hash, "the number of threads changes no bit of the weights");
-    draw(comm, s, data->name, s->validate ? "training images held out" : "the test images", &accuracy, &seconds, &t);
+    draw(comm, s, data->name, s->validate ? "training images held out" : "the test images",
+         &accuracy, &seconds, &t);
     free(t.accuracy), free(t.seconds), free(t.evaluation), free(t.around);
 }
 
@@ -241,13 +309,16 @@ int main(int argc, char **argv) {
     said.weight_decay = -1.0f;
     int shift = 0;
     const option_desc options[] = {
-        { "data", 's', &s.data, "D   mnist, fashion, or synthetic: digits drawn here; default mnist" },
+        { "data", 's', &s.data,
+          "D   mnist, fashion, or synthetic: digits drawn here; default mnist" },
         { "seeds", UP_TO(1000), &s.seeds, "N   default 30" },
         { "first", 'u', &s.first, "S   the first of them; default 1" },
         { "threads", UP_TO(256), &s.threads, "N   default 2" },
-        { "validate", 'i', &s.validate, "N   train without the last N training images, and score on these" },
+        { "validate", 'i', &s.validate,
+          "N   train without the last N training images, and score on these" },
         { "images", 'i', &s.images, "N   train on the first N alone; default all" },
-        { "epochs", UP_TO(1000), &said.epochs, "E   this and the next ones: instead of the recipe's" },
+        { "epochs", UP_TO(1000), &said.epochs,
+          "E   this and the next ones: instead of the recipe's" },
         { "batch", 'i', &said.batch, "B   images a step" },
         { "lr", 'f', &said.lr, "X   the highest rate" },
         { "momentum", 'f', &said.momentum, "X   Nesterov's" },
@@ -256,8 +327,10 @@ int main(int argc, char **argv) {
         FIGURES_OPTION(&s.figures),
         { "quick", 'b', &s.quick, "    two seeds on 2048 images" },
     };
-    dt_comm *comm = begin_program(argc, argv, "How fast a goal of accuracy is reached on MNIST or Fashion-MNIST: every seed's accuracy and seconds.", options,
-                                  sizeof options);
+    dt_comm *comm = begin_program(argc, argv,
+                                  "How fast a goal of accuracy is reached on MNIST or "
+                                  "Fashion-MNIST: every seed's accuracy and seconds.",
+                                  options, sizeof options);
     s.with = *recipe_of(comm, s.data);
     if (said.epochs) s.with.epochs = said.epochs;
     if (said.batch) s.with.batch = said.batch;
@@ -273,9 +346,13 @@ int main(int argc, char **argv) {
     load_any_data(comm, s.data, "speedrun", &train_images, &test_images);
     const double loaded = dt_now();
     const uint32_t held = (uint32_t)s.validate, there = train_images.count;
-    if (held + DT_LANES > there) usage_error(comm, "speedrun", "--validate: fewer than there are training images is needed");
-    check(comm, dt_dataset_view(&data, &train_images, 0, s.images && (uint32_t)s.images < there - held ? (uint32_t)s.images : there - held));
-    check(comm, held ? dt_dataset_view(&judged, &train_images, there - held, held) : dt_dataset_view(&judged, &test_images, 0, test_images.count));
+    if (held + DT_LANES > there)
+        usage_error(comm, "speedrun", "--validate: fewer than there are training images is needed");
+    check(comm, dt_dataset_view(&data, &train_images, 0,
+                                s.images && (uint32_t)s.images < there - held ? (uint32_t)s.images
+                                                                              : there - held));
+    check(comm, held ? dt_dataset_view(&judged, &train_images, there - held, held)
+                     : dt_dataset_view(&judged, &test_images, 0, test_images.count));
     print_machine(comm, &data, s.threads);
     printf("loading    %.3f s\n", loaded - start);
     print_rules(&s, &data, &judged);
