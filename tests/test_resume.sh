@@ -2,13 +2,13 @@
 # Runs that are killed, and go on: kill -9 at random moments, then another number of ranks; ranks killed under chapters/elastic.sh.
 # Each must end in the hash of the run that nobody disturbed.
 #
-#   sh tests/test_resume.sh            KILLS=1 of each net and ELASTIC=1 under elastic.sh; EPOCHS=2; SEED says which moments
+#   sh tests/test_resume.sh            KILLS=1 of each net and ELASTIC=1 under elastic.sh; EPOCHS=6; SEED says which moments
 cd "$(dirname "$0")/.." || exit 2
 MPIEXEC=$(command -v mpiexec.mpich || echo mpiexec)
 export MPIEXEC
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
-KILLS=${KILLS:-1} ELASTIC=${ELASTIC:-1} EPOCHS=${EPOCHS:-2} passed=0 failed=0 state=${SEED:-$(date +%s)}
+KILLS=${KILLS:-1} ELASTIC=${ELASTIC:-1} EPOCHS=${EPOCHS:-6} passed=0 failed=0 state=${SEED:-$(date +%s)}
 echo "SEED=$state"
 random() { state=$(((state * 1103515245 + 12345) % 2147483648)); number=$((state / 65536 % $1)); } # 0..$1-1
 nap() { sleep "$(awk "BEGIN { print $1 / 1000 }")"; }
@@ -28,7 +28,7 @@ net() {
 }
 wide() { # a global batch of 64
     ranks=$1; shift
-    $MPIEXEC -n "$ranks" ./wideresnet --data synthetic --quick --width 4 --images "${IMAGES:-1024}" --batch-size $((64 / ranks)) --augment --optimizer novograd \
+    $MPIEXEC -n "$ranks" ./wideresnet --data synthetic --quick --width 4 --images "${IMAGES:-4096}" --batch-size $((64 / ranks)) --augment --optimizer novograd \
         --base-lr 0.002 --warmup-epochs 3 --target-accuracy 0.99 --save "$work/wide.st" "$@" >"$work/wide.txt" 2>&1
 }
 hash_of() { cksum <"$work/$1.st"; }
@@ -36,7 +36,18 @@ hash_of() { cksum <"$work/$1.st"; }
 # Each epoch has one row in wideresnet's CSV, in order.
 rows() { [ "$(tail -n +2 out/wideresnet-synthetic-novograd-w4-b64-*.csv | cut -d, -f1 | tr '\n' ' ')" = "1 2 " ]; }
 
-# killed WHAT MOST SECONDS*1000 RANKS ...: -9 to all of a job's processes at a moment drawn by lot, then other ranks go on
+# moment FILE JOB MOST: up to MOST ms; three times of four counted from a new checkpoint on, else from now
+moment() {
+    before=$(cksum "$1" 2>/dev/null)
+    random 4
+    if [ "$number" -gt 0 ]; then
+        while [ "$(cksum "$1" 2>/dev/null)" = "$before" ] && kill -0 "$2" 2>/dev/null; do sleep 0.02; done
+    fi
+    random "$3"
+    nap "$number"
+}
+
+# killed WHAT MOST RANKS ...: -9 to all of a job's processes at a moment drawn by lot, then other ranks go on
 killed() {
     what=$1 most=$2
     shift 2
@@ -46,17 +57,16 @@ killed() {
     rm -f "$work/$what.ck" "$work/$what.st"
     $what "$first" --checkpoint "$work/$what.ck" --every 7 &
     job=$!
-    random "$most"
-    nap $((700 + number))
+    moment "$work/$what.ck" "$job" "$most"
     # shellcheck disable=SC2046
     kill -9 $(below "$job") 2>/dev/null
     wait "$job" 2>/dev/null
-    resume=
-    [ -s "$work/$what.ck" ] && resume="--resume $work/$what.ck"
+    resume='' from=the\ start
+    [ -s "$work/$what.ck" ] && resume="--resume $work/$what.ck" from=a\ checkpoint
     # shellcheck disable=SC2086
     if $what "$second" $resume && [ "$(hash_of $what)" = "$(cat "$work/$what.whole")" ] && { [ $what = net ] || rows; }; then
-        good "$what: $first ranks killed after $((700 + number)) ms${resume:+ and a checkpoint}, $second went on to the same bits"
-    else bad "$what: $first ranks killed after $((700 + number)) ms, $second ranks: $(hash_of $what) is not $(cat "$work/$what.whole"), or an epoch has not one row"; fi
+        good "$what: $first ranks killed, $second went on from $from to the same bits"
+    else bad "$what: $first ranks killed, $second ranks from $from: $(hash_of $what) is not $(cat "$work/$what.whole"), or an epoch has not one row"; fi
 }
 
 for what in net wide; do
@@ -64,8 +74,8 @@ for what in net wide; do
     hash_of $what >"$work/$what.whole"
 done
 for k in $(seq "$KILLS"); do
-    killed net "${MOST:-1800}" 1 2 3 5
-    killed wide "${MOST:-1800}" 1 2 4
+    killed net "${MOST:-1000}" 1 2 3 5
+    killed wide "${MOST:-150}" 1 2 4
 done
 
 # A run whose checkpoint stands before what its last epoch ends with, the row in the CSV, which is there already.
@@ -74,19 +84,17 @@ if wide 2 --checkpoint "$work/wide.ck" && rows && wide 1 --resume "$work/wide.ck
     good "wide: one row an epoch when the last one is ended again, on other ranks"
 else bad "wide: not one row an epoch: $(cut -d, -f1 out/wideresnet-synthetic-novograd-w4-b64-*.csv | tr '\n' ' ')"; fi
 
-# The job of elastic.sh, of which processes are killed, one at a time: three times of four when there is a new checkpoint, else wherever it is.
-# Down to two ranks there is one less after each.
+# The job of elastic.sh, of which ranks are killed, one at a time. Down to two ranks there is one less after each.
 rm -f "$work/net.st"
 RANKS=$((ELASTIC < 4 ? ELASTIC + 1 : 5)) LEAST=$((ELASTIC < 4 ? 1 : 2)) TIMES=$((2 * ELASTIC)) EVERY=5 CHECKPOINT="$work/elastic.ck" sh chapters/elastic.sh \
     --data synthetic --epochs "$EPOCHS" --save "$work/net.st" --quiet >"$work/elastic.txt" 2>&1 &
 job=$! done=0
 while [ "$done" -lt "$ELASTIC" ] && kill -0 "$job" 2>/dev/null; do
-    random 4
-    before=$(cksum "$work/elastic.ck" 2>/dev/null)
-    while [ "$number" -gt 0 ] && [ "$(cksum "$work/elastic.ck" 2>/dev/null)" = "$before" ] && kill -0 "$job" 2>/dev/null; do sleep 0.02; done
-    random 900
-    nap "$number"
-    ranks=$(for pid in $(below "$job"); do [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = ch12 ] && echo "$pid"; done)
+    moment "$work/elastic.ck" "$job" "${MOST:-400}"
+    # what looks after a rank is the rank's child, not the launcher's
+    ranks=$(for pid in $(below "$job"); do
+        [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = hydra_pmi_proxy ] && pgrep -P "$pid" -x ch12
+    done)
     count=$(echo "$ranks" | grep -c .)
     [ "$count" -eq 0 ] && continue
     random "$count"
@@ -94,9 +102,10 @@ while [ "$done" -lt "$ELASTIC" ] && kill -0 "$job" 2>/dev/null; do
 done
 wait "$job"
 code=$?
-if [ "$code" -eq 0 ] && [ "$(hash_of net)" = "$(cat "$work/net.whole")" ] && [ "$done" -gt 0 ]; then
-    good "elastic: $done kills, $(grep -c '^elastic: code' "$work/elastic.txt") new starts, the same bits"
-else bad "elastic: code $code, $done kills, $(hash_of net) is not $(cat "$work/net.whole")"; fi
+starts=$(grep -c '^elastic: code' "$work/elastic.txt")
+if [ "$code" -eq 0 ] && [ "$(hash_of net)" = "$(cat "$work/net.whole")" ] && [ "$done" -gt 0 ] && [ "$starts" -gt 0 ]; then
+    good "elastic: $done kills, $starts new starts, the same bits"
+else bad "elastic: code $code, $done kills, $starts new starts, $(hash_of net) is not $(cat "$work/net.whole")"; fi
 
 # Hosts, all of them this machine under a name each, by a launcher in ssh's place: c is gone from the start, b goes away with its rank.
 cat >"$work/ssh" <<'END'

@@ -143,7 +143,7 @@ test-labs-more: $(GRADERS)
 
 # What takes too long for make test, each reproducible by itself; tests/README.md has the table of them. test-more: all but those that
 # need a launcher (test-slurm), a browser (test-pages) or half an hour alone (test-long, mutation).
-test-more: test-builds test-sanitizers test-elsewhere fuzz
+test-more: test-builds test-sanitizers test-injection test-elsewhere fuzz
 
 # compilers, languages, flags, processors, C libraries that strangers have
 test-builds: build/tests/contract_calls.h
