@@ -419,8 +419,8 @@ DTI_LOCAL void dti_conv_forward(const dti_conv *c, const float *x, const float *
                                 const float *b, float *y, float *scratch);
 DTI_LOCAL void dti_conv_backward_data(const dti_conv *c, const float *dy, const float *packed,
                                       float *dx, float *scratch);
-/* dw: of the taps that some output has, rows and columns of the kernel from first[] on, taps[] of
-   them; on a 1x1 map a padded 3x3 kernel has one. The others' gradient is 0. */
+/* dw: of the taps that some output has, taps[0] rows of the kernel from first[0] on and taps[1]
+   columns from first[1] on; on a 1x1 map a padded 3x3 kernel has one. The others' gradient is 0. */
 DTI_LOCAL void dti_conv_taps(const dti_conv *c, int first[2], int taps[2]);
 DTI_LOCAL void dti_conv_backward_weights(const dti_conv *c, const float *x, const float *dy,
                                          float *dw, float *db, float *scratch);
@@ -2138,10 +2138,12 @@ struct dti_slot {
        batch has measured */
     float follow;
     size_t offset;           /* in the parameter vector */
-    /* A kernel's rows and columns from first[] on, taps[] of them, that its map is large enough to
-       use; taps[0] 0: all. The gradient by the others is always 0, so the layer leaves them out of
-       group_grad, and they are neither added up nor sent: `sums` numbers, from sums_at on in
-       net->fixed [S8.4]. */
+    /* Which taps of a convolution's kernels are ever used. A map can be too small for some: on a
+       1x1 map a 3x3 kernel with padding has only its middle one over data, and the gradient by the
+       others is always 0. In use are taps[0] rows from row first[0] on, and of these taps[1]
+       columns from column first[1] on; taps[0] 0: the tensor has no such taps, all of it is used.
+       The layer leaves the others out of group_grad, and they are neither added up nor sent: the
+       exact sums of this tensor are `sums` numbers, from sums_at on in net->fixed [S8.4]. */
     int first[2], taps[2];
     size_t sums, sums_at;
 };
@@ -4406,9 +4408,14 @@ static size_t dti_plan_memory(dt_net *net, char *base) {
    loop over floats that knows nothing of layers; names are views into the vectors:
 
        values   conv1.weight | conv1.bias | ... | fc.bias | bn.running_mean | bn.running_var
-                0                                   trained                          count     */
+                0                                   trained                          count
+
+   Exact sums [S3.2] are a third vector in the same order, net->fixed. It is shorter where a kernel
+   has taps that are never used [S6.1]: those have a place, and a gradient of 0, in the vectors of
+   floats, and none among the sums. So a tensor has two beginnings: offset there, sums_at here. */
 #ifdef DTI_IMPLEMENT
-/* Trained parameters in the order of the list, and behind all of them what is only saved. */
+/* Trained parameters in the order of the list, and behind all of them what is only saved. For each
+   tensor: where its floats begin (offset), and where its exact sums do (sums_at). */
 static void dti_plan_parameters(dt_net *net) {
     net->count = net->summed = 0;
     for (int trained = 1; trained >= 0; --trained) {
@@ -4842,7 +4849,9 @@ static dt_err dti_add_share(dt_net *net, int i, const dti_slot *s, const float *
     return DT_OK;
 }
 
-/* grad, a tensor of the gradient, += the numbers of share: all, or those by the taps in use. */
+/* grad += share, one tensor of the gradient in floats. share holds all its numbers, or of a
+   convolution's weights (O,C,K,K) only those by the taps in use, [O*C][taps]: these go to their
+   places in grad, and the rest of it stays 0. u and v are a tap's row and column. */
 static void dti_spread(const dti_slot *s, const float *share, float *grad) {
     const size_t KK = (size_t)s->shape.shape[2] * (size_t)s->shape.shape[3];
     const int taps = s->taps[0] * s->taps[1];
@@ -8573,23 +8582,27 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 
    The idea. Two polynomials are multiplied by evaluating both at n points, multiplying the values, and
    interpolating: n products for a result of n coefficients, where the definition takes one for each pair
-   of coefficients. A correlation is that product transposed. So along one axis m outputs of a kernel of K
-   taps need n = m + K - 1 products, not m*K; a tile of m x m outputs needs n*n, not m*m*K*K: 36 for 144
-   with m = 4, K = 3; 64 for 400 with m = 4, K = 5. This is called F(m, K). Each of the n*n points of a tile
-   knows only itself, so the sum over channels is, point by point, an ordinary matrix product.
+   of coefficients. A convolution layer computes a correlation, y[i] = sum over u of x[i+u] w[u]. With w held
+   fixed, multiplying by w is a matrix, and the correlation is its transpose; so the same three steps, each
+   transposed and in reverse order, compute it, with as many products. Along one axis m outputs of a kernel
+   of K taps then need n = m + K - 1 products, not m*K; a tile of m x m outputs needs n*n, not m*m*K*K: 36
+   instead of 144 with m = 4, K = 3; 64 instead of 400 with m = 4, K = 5. This is called F(m, K). What a tile
+   has at one of its n*n points is never multiplied by what it has at another, so the sum over channels is,
+   point by point, an ordinary matrix product.
 
-       x  n x n  -- B' x B -->  V  n x n                    one tile, one channel:
+       x  n x n  -- B' x B -->  V  n x n                    one tile, one channel; here F(4,5):
                                 |                           8 x 8 of x give 4 x 4 of y
                                 |  M = sum over c of U*V       +--------+
        w  K x K  -- G w G' -->  U  n x n                       | n x n  |   neighbours overlap
                                 |                              |  +----+--+     by K - 1
        y  m x m  <-- A' M A --  M  n x n                       +--| y  |  |
 
-   A' is the transpose of A. Begin to read at dti_wino_forward, which calls what stands above it. From top to
-   bottom:
+   A' is the transpose of A, * above multiplies point by point, and channels are summed in M alone. Begin to
+   read at dti_wino_forward, which calls what stands above it. From top to bottom:
 
-       transforms of one axis      dti_wino_interpolate is B', dti_wino_evaluate A and G, .._back B and A'
-       ragged tiles                dti_wino_drop: points that the last tile of a row can do without
+       transforms of one axis      dti_wino_interpolate is B', dti_wino_evaluate A and G; with _back at the
+                                   end of the name, the transposes B and A'
+       ragged tiles                dti_wino_drop: points that a tile at the map's edge can do without
        transforms of a tile        the same along one axis, then along the other: dti_wino_x, dti_wino_y ..
        transforms of weights       dti_wino_w, sixteen kernels side by side
        the product                 dti_product_run, M = U V: here the time goes
@@ -8600,42 +8613,47 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
        forward, backward           a chunk of tiles at a time, in it a column of points at a time
        the rule                    which convolution goes which way, and what that was measured to gain
 
-   What lies where. c and o are channels of x and y, t a tile of the chunk, i and j the row and column of a
-   point, u and v those of a tap. An element of V, M and Z is a vector of sixteen lanes, one of U a number:
+   What lies where. c and o are channels of x and y; t a tile of the chunk, which is up to sixteen tiles that
+   are done together; i and j the row and column of a point; u and v those of a tap. An element of V, M and Z
+   is a vector of sixteen lanes, one of U a number:
 
        V[j][i][t][c]    U[j][i][c][o]    and of one column j    M[i][t][o]    then its rows    Z[j][t][o][i]
 
-   Z = A' M, of whose n rows m are left, is M transformed along one axis; y = Z A. For the weights' gradient
-   R = G' dU is the same.
+   Z = A' M is M transformed along one axis, which leaves m of its n rows; the other axis is y = Z A. The
+   weights' gradient has such a half way, too: R = G' dU, and then dw = R G.
 
-   The points are 0, then pairs +-1, +-2, +-1/2, then infinity (the leading coefficient): n = 4, 6, 8 with
-   one, two, three pairs. As indices 0 is 0, pair a is 2a + 1 and 2a + 2, infinity is n - 1.
+   The points are 0, then pairs +-1, +-2, +-1/2, then infinity (where a polynomial's value is its leading
+   coefficient): n = 4, 6, 8 with one, two, three pairs. In an array of n, point 0 stands at index 0, the
+   pairs, numbered from 0, at 2p + 1 and 2p + 2, positive before negative, and infinity at n - 1. (In the
+   code's loops over pairs it is a that numbers them; in what follows a is a finite point's value.) T(z) =
+   product of (z - a) over all finite points is zero at each of them, and T'(a) is its derivative there, the
+   one place where ' means no transpose.
      A (n x m)  evaluates a polynomial of m coefficients: row a is 1, a, a^2 ..; row infinity takes the last.
-     G (n x K)  does so with K coefficients and divides row a by M'(a), the derivative at a of
-                M(z) = z * product of (z - a) over the pairs.
-     B' (n x n) row a holds the coefficients of M(z)/(z - a), ascending; row infinity those of M(z).
-   With q(z) = product of (z - a^2) over the pairs, M(z) = z q(z^2). To check one by hand, n = 4: q = z - 1,
-     M = z^3 - z,  M/z = z^2 - 1,  M/(z-1) = z^2 + z,  M/(z+1) = z^2 - z,
-     M' = 3z^2 - 1 is -1 at 0 and 2 at +-1:
+     G (n x K)  does so with K coefficients, and divides row a by T'(a).
+     B' (n x n) row a holds the coefficients of T(z)/(z - a), ascending; row infinity those of T(z).
+   With q(z) = product of (z - a^2) over the pairs, T(z) = z q(z^2). To check one by hand, n = 4: q = z - 1,
+     T = z^3 - z,  T/z = z^2 - 1,  T/(z-1) = z^2 + z,  T/(z+1) = z^2 - z,
+     T' = 3z^2 - 1 is -1 at 0 and 2 at +-1:
            | -1  0  1  0 |         | -1    0    0  |         | 1  0 |
       B' = |  0  1  1  0 |     G = | 1/2  1/2  1/2 |     A = | 1  1 |
            |  0 -1  1  0 |         | 1/2 -1/2  1/2 |         | 1 -1 |
            |  0 -1  0  1 |         |  0    0    1  |         | 0  1 |
      y = A' ((G w) * (B' x)): y0 = x0 w0 + x1 w1 + x2 w2, y1 = x1 w0 + x2 w1 + x3 w2.
-   A pair +-a shares its work: M/(z -+ a) = z^2 q_a(z^2) +- a z q_a(z^2), with q_a = q without that pair, is
+   A pair +-a shares its work: T/(z -+ a) = z^2 q_a(z^2) +- a z q_a(z^2), with q_a = q without that pair, is
    an even part plus or minus an odd part.
 
    Backward is the same algorithm transposed, map by map: y = A' M A gives dM = A dy A', M = U V gives
    dV = U dM and dU = dM V, V = B' x B gives dx += B dV B' over overlapping tiles, U = G w G' gives
    dw = G' dU G. Four transforms (B', B, A, A') serve all.
 
-   In lanes every number above is sixteen images', so the transforms are plain vector arithmetic without a
-   shuffle. Only dU sums over lanes. Where the channels of one factor fill vectors, it is transposed,
-   channels for lanes, as in [E1.4], and the product runs over tiles and lanes; else the sums stay in lanes
-   and are folded at the end.
+   In lanes every number above but a weight is sixteen images', so the transforms are plain vector arithmetic
+   without a shuffle. Only dU = dM V sums over lanes. Where the channels of one of these factors fill vectors,
+   that factor is transposed, channels for lanes, as in [E1.4], and the product runs over tiles and lanes;
+   else the sums stay in lanes and are folded at the end.
 
-   What it costs: rounding. Coefficients up to 5.25 cancel in B' x, so the largest error of F(4,5) is 1e-5 of
-   the output's rms where the definition's is 2e-6; that of F(2,3) is no larger than the definition's.
+   What it costs: rounding. In B' x terms with coefficients up to 5.25 cancel, so the largest error of F(4,5)
+   is 1e-5 of the output's root mean square, where the definition's is 2e-6; that of F(2,3) is no larger than
+   the definition's.
 
    Order of the sums, the same on every machine: an element of M or dV is one chain over the channels; one
    of dU one chain over the tiles of a chunk, at each the lanes 0 to 15, or folded as dti_fold does; chunks
@@ -8644,12 +8662,12 @@ DTI_LOCAL void dti_linear_backward_weights(int I, int O, const float *x, const f
 
    Sources: Winograd 1980; Lavin and Gray 2016, Fast Algorithms for Convolutional Neural Networks. */
 #ifdef DTI_IMPLEMENT
-/* The machine. What stands here changes the speed, never a bit; DTI_WINO_CHUNK is for all machines,
-   for it is part of dU's order. */
+/* Sizes by the machine. They change the speed, never a bit of a result. DTI_WINO_CHUNK does not follow the
+   machine, because it is part of the order of dU's sums. */
 enum { DTI_WINO_CHUNK = 16 }; /* tiles transformed together: they share a pass over the weights */
-/* So many floats ahead weights are fetched into L1. A processor does so by itself, but stops at the end of
-   each page of 4 KiB, and weights that fill L2 come from beyond it: 320 -> 320 channels took a fifth longer.
-   */
+/* Weights are fetched into L1 this many floats before they are used. A processor does so by itself, but stops
+   at the end of each page of 4 KiB, and weights that fill L2 come from beyond it: without this, 320 -> 320
+   channels took a fifth longer. */
 enum { DTI_WINO_AHEAD = 768 };
 static const struct {
     int outs, tiles; /* register tile of a product: channels x tiles accumulators, outs + tiles loads:
@@ -8670,7 +8688,8 @@ DTI_INLINE float dti_wino_power(int pair, int k) /* a^k, exact */
     return p;
 }
 
-/* Coefficient k of z^k in q, and in q_a: the tables' rows are for n = 4, 6, 8. q = z - 1; (z - 1)(z - 4);
+/* The coefficient of z^k in q, and in q_a, which lacks the pair `pair`: the tables' rows are for n = 4, 6, 8.
+   q = z - 1; (z - 1)(z - 4);
    (z - 1)(z - 4)(z - 1/4). */
 DTI_INLINE float dti_wino_q(const int n, int k)
 {
@@ -8686,7 +8705,7 @@ DTI_INLINE float dti_wino_qa(const int n, int pair, int k)
     return q[n / 2 - 2][pair][k];
 }
 
-/* 1/M' at point i: M'(0) = q(0), M'(+-a) = 2 a^2 q_a(a^2); 1 at infinity. */
+/* 1/T' at point i: T'(0) = q(0), T'(+-a) = 2 a^2 q_a(a^2); 1 at infinity. */
 DTI_INLINE dti_v dti_wino_scale(const int n, int i)
 {
     static const float s[3][4] = { { -1, 1 / 2.0f },
@@ -8715,8 +8734,8 @@ DTI_INLINE void dti_wino_interpolate(const int n, dti_v *y, const dti_v *x)
     }
 }
 
-/* y[n] = A x[m]; with m = K it is G x but for dti_wino_scale. drop: of a ragged tile, below, where infinity
-   takes the last x that there is. */
+/* y[n] = A x[m]; with m = K it is G x but for dti_wino_scale. drop: this tile lacks so many of the m, as a
+   ragged one does (below); infinity then takes the last x that there is. */
 DTI_INLINE void dti_wino_evaluate(const int n, const int m, int drop, dti_v *y, const dti_v *x)
 {
     y[0] = x[0], y[n - 1] = x[m - 1];
@@ -8733,7 +8752,8 @@ DTI_INLINE void dti_wino_evaluate(const int n, const int m, int drop, dti_v *y, 
     }
 }
 
-/* Transposed, a pair +-a comes as its sum to even places and as its difference to odd ones. */
+/* In the transposed transforms a pair's two numbers appear only as their sum, which goes to the even places
+   of the result, and as their difference, which goes to the odd ones. */
 DTI_INLINE void dti_wino_pairs(const int n, const dti_v *x, dti_v *sum, dti_v *difference)
 {
     DTI_UNROLL for (int a = 0; a < n / 2 - 1; ++a) {
@@ -8760,7 +8780,7 @@ DTI_INLINE void dti_wino_interpolate_back(const int n, dti_v *y, const dti_v *x)
         }
 }
 
-/* y[m] = A' x[n] */
+/* y[m] = A' x[n]; drop as in dti_wino_evaluate: infinity gives to the last y that there is. */
 DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, int drop, dti_v *y, const dti_v *x)
 {
     dti_v sum[3], difference[3];
@@ -8776,17 +8796,19 @@ DTI_INLINE void dti_wino_evaluate_back(const int n, const int m, int drop, dti_v
 }
 
 /* ---- Ragged tiles. A map of 14 is tiles of 4, 4, 4 and a ragged one of 2, for which six points are two too
-   many: with the same U it can do without the last one or two finite ones.
+   many: with the same U it can do without the last one or two finite ones (oo is infinity).
 
        points   0   +1   -1   +2   -2   oo           4 x 4 outputs take 36 products, 4 x 2 take 24, 2 x 2
                 kept          dropped   kept         take 16; a map of 14 x 14 takes 484, not 576
 
-   Why: take a polynomial p of degree d <= 1 and sum p(a) w(a) a^k / M'(a) over all finite points a. The sum
-   is zero for k < m - 2 - d; for k = m - 2 - d it is the product of the leading coefficients of p and w.
-   Those k are the outputs of a tile of m - 1 - d. So let p have V's values at the d + 1 points to be dropped,
-   and subtract p(a) from V at every finite point, which leaves nothing at those; all outputs but the tile's
-   last are as before. To that one p's leading coefficient gives back what it has lost, at infinity, which is
-   free: it served output m - 1, and no ragged tile has that. */
+   Why: d + 1 points are to be dropped, one or two. w(z) is the kernel as a polynomial, k numbers a tile's
+   outputs from 0. Take a polynomial p of degree d and sum p(a) w(a) a^k / T'(a) over all finite points a.
+   The sum is zero for k < m - 2 - d; for k = m - 2 - d it is the product of the leading coefficients of p and
+   w. The ragged tile has m - 1 - d outputs: just these k, the last of them m - 2 - d. So let p have V's
+   values at the points to be dropped, and subtract p(a) from V at every finite point. That leaves zero at the
+   dropped ones, and changes no output but the tile's last. What that one has lost it gets back at infinity,
+   whose V is set to p's leading coefficient. Infinity is free for this: it served output m - 1, and no ragged
+   tile has that. */
 
 /* Points n-1-drop .. n-2 are dropped. */
 DTI_INLINE bool dti_wino_kept(const int n, int drop, int i) { return i < n - 1 - drop || i == n - 1; }
@@ -8832,12 +8854,15 @@ DTI_INLINE void dti_wino_drop_back(const int n, int drop, dti_v *v)
     }
 }
 
-/* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]; points are
-   [column j][row i], each `point` floats from the next. `part` goes through the sixteen lanes, a vector at a
-   time. x becomes V, and dV becomes dx, whole tiles at once. M is as large as all else together, so it exists
-   one column of points at a time, in L1 or L2: a column's rows are transformed (dti_wino_rows) right after
-   its products, the columns (dti_wino_y) when all are there. WHOLE: the tile lies in the map and is not
-   ragged; m and WHOLE are constants at each call, as n is. */
+/* ---- The transforms of a tile, channel by channel. A map is [channel][row][column][16]. A tile's points are
+   [column j][row i][channel][16], each `point` floats from the next, which may be more than the channels
+   take; a pointer v, m or z to them begins at this tile's channel 0 of the first point. `part` goes through
+   the sixteen lanes, a vector at a time.
+
+   x becomes V, and dV becomes dx, whole tiles at once. M is as large as all else together, so it exists one
+   column of points at a time, in L1 or L2: a column is transformed (dti_wino_rows) right after its products;
+   the other axis (dti_wino_y) follows when all columns are there. WHOLE: the tile lies in the map and is
+   not ragged; m and WHOLE are constants at each call, as n is. */
 typedef struct dti_wino_square { /* a tile's square of a map */
     float *at;                   /* its first number in channel 0, which may lie outside of the map */
     uint8_t *argmax;             /* the same place of y's argmax, or NULL */
@@ -8845,10 +8870,10 @@ typedef struct dti_wino_square { /* a tile's square of a map */
     int channels;
     int top, bottom, left, right;   /* rows top..bottom-1, columns left..right-1 of it lie in the map */
     int row_drop, column_drop;      /* so many rows, columns of points are dropped */
-    bool relu;
+    bool relu;                      /* of a pooled y: rectified as well */
 } dti_wino_square;
 
-/* Row i of the square: a[j] = x[i][j], zero outside of the map */
+/* Row i of the square, of one channel and part of the lanes at x: a[j] = x[i][j], zero outside of the map */
 DTI_INLINE void dti_wino_load(const int n, const bool WHOLE, const dti_wino_square *s, int i, const float *x,
                               dti_v *a)
 {
@@ -8916,8 +8941,9 @@ DTI_INLINE void dti_wino_x_back(const int n, const bool WHOLE, const dti_wino_sq
         }
 }
 
-/* Rows i and i+1 of a tile of y, b[row][column], to where it lies in the map; pooled, of each 2x2 the maximum
-   and its place, as [E1.5], rectified if so wished. `at`: the channel and part, from the square's first. */
+/* Rows i and i+1 of a tile of y, b[row][column], to where it lies in the map; where y is pooled, of each 2x2
+   the maximum and its place, as [E1.5], rectified if so wished. at: floats from the square's first number to
+   this channel and part of the lanes. */
 DTI_INLINE void dti_wino_give_rows(const int m, const bool WHOLE, const dti_wino_square *s, int i, size_t at,
                                    dti_v (*b)[8])
 {
@@ -8958,7 +8984,7 @@ DTI_INLINE void dti_wino_y(const int n, const int m, const bool WHOLE, const dti
             }
 }
 
-/* Row i of dy, zero outside of the map and, where dy is pooled, where no maximum was */
+/* Row i of dy, a[m], zero outside of the map and, where dy is pooled, where no maximum was; at as above */
 DTI_INLINE void dti_wino_load_dy(const int m, const bool WHOLE, const dti_wino_square *s, int i, size_t at,
                                  dti_v *a)
 {
@@ -8993,8 +9019,8 @@ DTI_INLINE void dti_wino_y_back(const int n, const int m, const bool WHOLE, cons
             }
 }
 
-/* The other axis of M, for all channels of a tile: z[channel][m] = A' m[n][channel], points `point` floats
-   apart; and back, m[n][channel] = A z[channel][m] */
+/* One column of M, for all channels of a tile: z[channel][m][16] = A' from[n][channel][16], points `point`
+   floats apart; and back, to[n][channel][16] = A z[channel][m][16] */
 DTI_INLINE void dti_wino_rows(const int n, const int m, int drop, int channels, const float *from,
                               size_t point, float *z)
 {
@@ -9044,7 +9070,8 @@ DTI_INLINE void dti_wino_w(const int n, const int K, const float *w, float *u)
     }
 }
 
-/* One axis of dw = G' dU G, for `items` vectors: r[k][item] (+)= sum_i G[i][k] u[i][item] */
+/* One axis of dw = G' dU G, for `items` vectors: r[k][item] (+)= sum_i G[i][k] u[i][item], k a tap of K, i a
+   point of n; u_point and r_tap floats to the next of each. add: += instead of = */
 DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float *u, size_t u_point,
                                 float *r, size_t r_tap, bool add)
 {
@@ -9063,15 +9090,20 @@ DTI_INLINE void dti_wino_w_back(const int n, const int K, int items, const float
 }
 
 /* ---- The forms F(m, K), compiled. A form is the transforms above with n, m and K filled in: DTI_WINO_FORM
-   makes them, DTI_WINO_ROW lists them for dti_wino_forms. */
+   makes them, DTI_WINO_SIDE those of x, which are the same for each form with this n, and DTI_WINO_ROW lists
+   them for dti_wino_forms. */
 struct dti_wino_form {
     int n, m, K;
+    /* V = B' x B, and dx += B dV B' */
     void (*x)(const dti_wino_square *s, float *v, size_t point);
     void (*x_back)(const dti_wino_square *s, const float *v, size_t point);
+    /* y = Z A + bias, and Z = dy A' */
     void (*y)(const dti_wino_square *s, const float *bias, const float *z, size_t point);
     void (*y_back)(const dti_wino_square *s, float *z, size_t point);
+    /* of one column: Z = A' M, and dM = A Z */
     void (*rows)(int drop, int channels, const float *from, size_t point, float *z);
     void (*rows_back)(int drop, int channels, const float *z, float *to, size_t point);
+    /* U = G w G', and R (+)= G' dU, or dw = R G */
     void (*w)(const float *w, float *u);
     void (*w_back)(int items, const float *u, size_t u_point, float *r, size_t r_tap, bool add);
     bool lines; /* in lines, below, which need none of these functions */
@@ -9140,8 +9172,9 @@ DTI_WINO_FORM(8, 6, 3)
 DTI_WINO_FORM(6, 2, 5)
 DTI_WINO_FORM(8, 4, 5)
 
-/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k], b and out vectors, for several points. k is a
-   term, t a tile. All passes are this product, with other things in the places of its letters:
+/* ---- The product: out[o][t] (+)= sum_k a[k][o] * b[t][k] for several points, a numbers, b and out vectors
+   of sixteen. k is a term, t a tile. All passes are this product, with other things in the places of its
+   letters:
 
                         a                       b               out     k, a term           t, a "tile"
      forward            U                       V               M       channel of x        tile
@@ -9150,14 +9183,14 @@ DTI_WINO_FORM(8, 4, 5)
                                                 turned                  of its 16 lanes
 
    So of a there are two kinds:
-     packed    numbers [term][o] in blocks of OT: the weights
-     lanes     numbers that are the lanes of vectors, those of the next o 16 floats on */
-typedef struct dti_product {            /* the geometry; where a, b and out are goes beside it */
-    size_t a_point, b_point, out_point; /* floats to the next point, */
-    size_t b_tile, out_tile;            /* .. to the next tile; to the next o of out they are 16, */
-    size_t a_term;                      /* .. where terms are tiles: to the next */
-    int points, terms;
-    bool lanes;
+     packed    numbers [term][o] in blocks of OT channels o: the weights
+     lanes     numbers that are the lanes of vectors; those of the next o begin 16 floats on */
+typedef struct dti_product {            /* the geometry; a, b and out themselves are arguments beside it */
+    size_t a_point, b_point, out_point; /* floats to the next point */
+    size_t b_tile, out_tile;            /* floats to the next tile; to out's next o they are always 16 */
+    size_t a_term;                      /* lanes: floats from one tile of terms to the next */
+    int points, terms;                  /* lanes: terms counts tiles, each of which has 16 of them */
+    bool lanes;                         /* a is of the second kind */
     bool resume; /* go on from what out holds */
 } dti_product;
 
@@ -9166,7 +9199,8 @@ typedef struct dti_product {            /* the geometry; where a, b and out are 
      blocks       OT channels o each
      parts        of the sixteen lanes, a vector each
      tiles, terms the sum: packed, the terms alone; lanes, 16 terms a tile
-   OT, TT and LANES are constants at each call. as_of, bs_of, outs_of: a, b and out of the first point. */
+   OT, TT and LANES are constants at each call. as_of, bs_of, outs_of: a, b and out of the first point, of the
+   first block, of the first tile. */
 DTI_INLINE void dti_product_run(const int OT, const int TT, const bool LANES, const dti_product *p,
                                 const float *as_of, const float *bs_of, float *outs_of, int blocks)
 {
@@ -9251,7 +9285,8 @@ static int dti_part_begin(const dti_parts *p, int k)
 }
 static int dti_part_size(const dti_parts *p, int k) { return p->size - (k >= p->wide); }
 
-/* All of a's `outs` with b's `tiles`. */
+/* The product of `outs` channels o of a with `tiles` tiles of b, cut into register tiles: at most
+   machine.outs by machine.tiles each, as even as dti_parts_of makes them. */
 static void dti_product_do(const dti_product *p, const float *a, const float *b, float *out,
                            int outs, int tiles)
 {
@@ -9290,11 +9325,11 @@ static void dti_wino_zero(dti_wino_maps one) /* of one group */
        x row r   n numbers  --> V[r] = B' x   n points         M[i] = sum over c, u of U[u] * V[i + u - pad]
        w row u   K numbers  --> U[u] = G w    n points         y row i = A' M[i]
 
-   There is F(4,5): four outputs take 40 products and 16 multiply-adds for A' M; the definition takes 100.
-   V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the map are left
-   out. A product is a tile of registers: two channels x two rows x a few points, over channels and taps. A
-   row of points that is loaded serves two rows and two channels; a number of U that is repeated serves two
-   rows. Here a tile is all rows of the map in n columns; `first` is its first column.
+   One form exists, F(4,5): four outputs take 40 products and 16 multiply-adds for A' M, where the definition
+   takes 100. V and dM are [channel][row][point][16], M [channel][two rows][point][16]; rows outside of the
+   map are left out. A product is a tile of registers: two channels x two rows x a few points, over channels
+   and taps. A row of points that is loaded serves two rows and two channels; a number of U that is repeated
+   serves two rows. Here a tile is all rows of the map in n columns; `first` is its first column.
 
    Order of the sums: an element of M and dV is one chain over channels, then taps; one of dU a chain over
    tiles, then rows, whose sixteen lanes are then folded. Begin with dti_line_forward. */
@@ -9378,8 +9413,9 @@ DTI_NOINLINE void dti_line_dx(const dti_wino_square *s, int c, int r, const floa
         }
 }
 
-/* M of two rows for all channels o: sum over c, q of U[o][c][q] * V[c][top + row + q]. The bias is put in at
-   point 1, the point +1, from which each of a line's outputs takes its share once. */
+/* M of two rows for all channels o: sum over c, q of U[o][c][q] * V[c][top + row + q], where q is a row of
+   the kernel, u above. The bias is put in at index 1, the point +1, whose coefficient in A' is 1 for each of
+   a line's outputs. */
 typedef struct dti_line_rows {
     int outs, ins, rows;        /* channels o and c; rows of V */
     int top;                    /* the first row that is read, perhaps outside */
@@ -9387,8 +9423,8 @@ typedef struct dti_line_rows {
     float *m;                   /* [o][two rows][n points][16] */
 } dti_line_rows;
 
-/* OUTS of the channels, from o on, and some points from p on, in registers. WHOLE: all rows that are read are
-   there. acc[o][row][p]. */
+/* OUTS of the channels, from o on, and DTI_LINE_POINTS points from p on, in registers: acc[o][row][p]. WHOLE:
+   all rows that are read lie in the map. */
 DTI_INLINE void dti_line_product(const int OUTS, const bool WHOLE, const dti_line_rows *a, int o, int p)
 {
     const ptrdiff_t u_out = (ptrdiff_t)a->ins * DTI_LINE_K * DTI_LINE_N;
@@ -9429,7 +9465,8 @@ DTI_NOINLINE void dti_line_products(const dti_line_rows *a)
             else dti_line_product(2, false, a, o, p);
 }
 
-/* Floats of so many vectors, as an odd number of cache lines. */
+/* Floats of tiles * channels vectors, made an odd number of cache lines, so that what lies that far apart
+   does not all fall into one set of the cache. */
 static size_t dti_wino_lines(int tiles, int channels)
 {
     return ((size_t)tiles * (size_t)channels | 1) * DTI_L;
@@ -9479,7 +9516,8 @@ typedef struct dti_line_dots {
     bool resume;                /* go on from what sums holds, of the tiles before */
 } dti_line_dots;
 
-/* acc[o][p][u]; the loops of the sum: tiles; rows i of dM; taps u. */
+/* The sums of dti_line_dots in registers, acc[o][p][u] of channel o, point p and kernel row u. The loops of a
+   sum: tiles; rows i of dM; then, within, u. */
 DTI_INLINE void dti_line_weights(const int OUTS, const dti_line_dots *a)
 {
     enum { PT = DTI_LINE_W_POINTS, K = DTI_LINE_K };
@@ -9568,7 +9606,8 @@ static void dti_line_forward(const dti_conv *g, const dti_wino_maps *x, const fl
     }
 }
 
-/* The lanes of db: point +1 of a line of dM is the sum of m of dy. */
+/* sum[16] (+)= one channel's dy over `rows` rows, the lanes of db: at the point +1 a line of dM is the sum of
+   its m numbers of dy. */
 static void dti_line_bias(const float *dm, int rows, bool add, float *sum)
 {
     for (size_t part = 0; part < 16; part += DTI_W) {
@@ -9694,8 +9733,8 @@ DTI_LOCAL void dti_wino_pack(const dti_conv *g, const dti_wino_form *form, const
         |  2   |  2   | 3 |                                        3  .. at both
         +------+------+---+
 
-   In this order the tiles that have a certain point stand together: a column of points that is dropped lacks
-   kinds 0 and 3, a row that is dropped lacks 2 and 3. */
+   In this order the tiles that have a certain point stand together: where ragged tiles drop a column of
+   points, kinds 1 and 2 have it; where they drop a row, kinds 0 and 1. */
 typedef struct dti_wino_grid {
     int groups, rows, columns;      /* whole tiles of a map, down and across */
     int row_drop, column_drop;      /* points that a ragged tile at the bottom, at the right does without */
@@ -9725,7 +9764,8 @@ typedef struct dti_wino_chunk {
     int first, tiles;
 } dti_wino_chunk;
 
-/* Of the chunk's tiles those that have the point (i, j): *from .. *from + the number that is returned - 1 */
+/* Which of the chunk's tiles have the point (i, j)? They stand together: *from is the first of them, counted
+   in the chunk, and their number is returned. */
 static int dti_wino_having(const dti_wino_chunk *k, int j, int i, int *from)
 {
     const dti_wino_grid *grid = &k->grid;
@@ -9743,8 +9783,8 @@ static int dti_wino_row_drop(const dti_wino_chunk *k, int t)
     return k->first + t >= k->grid.end[1] ? k->grid.row_drop : 0;
 }
 
-/* The square of tile t of the chunk: side x side numbers of the maps; the squares are `step` apart, the first
-   one begins `pad` outside. */
+/* The square of tile t of the chunk: side x side numbers of the maps; the squares are `step` rows or columns
+   apart, and the first one begins `pad` outside of the map. */
 static dti_wino_square dti_wino_square_of(const dti_wino_chunk *k, const dti_wino_maps *maps, int t, int step,
                                           int side, int pad)
 {
@@ -9778,8 +9818,8 @@ static dti_wino_square dti_wino_square_of_y(const dti_wino_chunk *k, const dti_w
     return dti_wino_square_of(k, y, t, side, side, 0);
 }
 
-/* ---- Scratch: V, dM, Z, and what dU needs. A point's floats are an odd number of cache lines, so that the
-   points of an element do not all fall into one set of the cache.
+/* ---- Scratch: V, M or dM, Z, and what dU needs. A point's floats are an odd number of cache lines, so that
+   an element's n*n points do not all fall into one set of the cache.
 
    dU = dM V sums over lanes, and there are two ways to it, as in [E1.4]. Turned: one factor has its channels
    in place of its lanes, and dU is a table of vectors, `across` times 16 channels of that factor by `down`
@@ -9799,7 +9839,7 @@ typedef struct dti_wino_room {
 
 static int dti_wino_most_tiles(int tiles) { return dti_parts_of(tiles, DTI_WINO_CHUNK).size; }
 
-/* What `all` tiles need, in chunks. */
+/* The room for `all` tiles, a chunk at a time. */
 static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *form, int all)
 {
     const int tiles = dti_wino_most_tiles(all), xs = (g->C + 15) / 16, ys = (g->O + 15) / 16;
@@ -9827,8 +9867,10 @@ static dti_wino_room dti_wino_room_of(const dti_conv *g, const dti_wino_form *fo
 }
 
 /* One column of points j: out[i][t][o] = sum over c of U[i][c][o] * in[i][t][c]. U is dti_wino_pack's of this
-   column, of all_outs channels o; `outs` of them are computed. Where the channels are many, passes over
-   `depth` of them keep the vectors of four tiles in L1 while all weights of the pass go by. */
+   column, of all_outs channels o; `outs` of them, from u on, are computed of `ins` channels c. in_point and
+   out_point: floats to the next point i. Backward for data it is the same, with c and o exchanged. Where the
+   channels are many, passes over `depth` of them keep the vectors of four tiles in L1 while all weights of
+   the pass go by. */
 typedef struct dti_wino_column {
     int all_outs, outs, ins;
     const float *u, *in;
@@ -9859,8 +9901,8 @@ static void dti_wino_products(const dti_wino_chunk *k, int j, const dti_wino_col
     }
 }
 
-/* Z[j] = A' M of column j, `outs` channels from o on; and M = A Z[j] of all channels. Tiles without this
-   column have nothing there. */
+/* Z[j] = A' M of column j, `outs` channels from o on, for all tiles of the chunk; and back, M = A Z[j] of all
+   channels. Tiles that have dropped this column have nothing there. point: floats to M's next point. */
 static void dti_wino_column_rows(const dti_wino_chunk *k, int j, int o, int outs, const float *m,
                                  size_t point, float *z)
 {
@@ -9880,8 +9922,9 @@ static void dti_wino_column_rows_back(const dti_wino_chunk *k, int j, const floa
                            m + (size_t)(t * O) * DTI_L, point);
 }
 
-/* ---- Forward: y = conv(x) + b for `groups` lane groups, pooled and rectified if y has an argmax.
-   At most 2*O*n*n*C*16 flop a tile, and the transforms.
+/* ---- Forward: y = conv(x) + b for `groups` lane groups; if y has an argmax, pooled, and rectified if relu.
+   packed: by dti_wino_pack; b: O numbers or NULL; scratch: dti_wino_scratch_floats. At most 2*O*n*n*C*16 flop
+   a tile, and the transforms.
 
        for each chunk of at most 16 tiles      x -> V                  form->x
            for each column j of points         M = U V                 dti_wino_products      M in L1 or L2
@@ -9928,7 +9971,8 @@ DTI_LOCAL void dti_wino_forward(const dti_conv *g, const dti_wino_form *form, in
     }
 }
 
-/* dU of 4 channels o and CT of 4 channels c at one point, folded: sums[4*o + c] */
+/* dU of 4 channels o and CT of 4 channels c at one point, over `tiles` tiles, folded: sums[4*o + c]. m and v
+   are dM and V of the first of these channels; m_tile and v_tile floats lead to the next tile. */
 DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, size_t m_tile, const float *v,
                                     size_t v_tile, float *sums)
 {
@@ -9958,7 +10002,8 @@ DTI_INLINE void dti_wino_fold_block(const int CT, int tiles, const float *m, siz
     if (DTI_W < 16) dti_fold(sums, lanes, 16);
 }
 
-/* All of a point, blocks of 4 x 4; what a block has behind the last channel nobody reads. */
+/* dU of one point for all channels, in blocks of 4 x 4: sums[block][4*o + c]. What a block holds for channels
+   that there are not is never read. */
 DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float *m, const float *v,
                                       float *sums)
 {
@@ -9970,6 +10015,7 @@ DTI_NOINLINE void dti_wino_fold_point(const dti_conv *g, int tiles, const float 
             else dti_wino_fold_block(2, tiles, a, m_tile, b, v_tile, sums);
         }
 }
+
 /* ---- The weights' gradient. What it works on: */
 typedef struct dti_wino_weights {
     const dti_wino_chunk *chunk;
@@ -10007,8 +10053,9 @@ static void dti_wino_give_dw(const dti_wino_weights *a, int across0, int across,
         }
 }
 
-/* One factor of each point of column j, the at-th that is there, with channels for lanes:
-   turned[i][vector of 16 channels][t][lane][16]; what lies behind the last channel nobody reads. */
+/* One factor of each point of column j, with channels for lanes:
+   turned[i][vector of 16 channels][t][lane][16]. at: the column's number among the room.columns whose dM
+   there is now. What stands for channels behind the last one is never read. */
 static void dti_wino_turn_column(const dti_wino_weights *a, int j, int at)
 {
     const dti_wino_room *r = a->room;
@@ -10027,7 +10074,8 @@ static void dti_wino_turn_column(const dti_wino_weights *a, int j, int at)
     }
 }
 
-/* dU of a part in column j, the at-th that is there: folded, or a product with the turned factor */
+/* dU of a part in column j, `at` as above: folded, or a product with the turned factor. The part: across
+   vectors from across0 on by down channels from down0 on (see dti_wino_room) */
 static void dti_wino_part_du(const dti_wino_weights *a, int j, int at, int across0, int across, int down0,
                              int down)
 {
@@ -10186,10 +10234,10 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
 /* The rule: which F(m, K) a convolution goes by, or NULL for the direct kernels [E1.2]. It knows the shape
    alone, never the machine, the rank or the batch, so that the bits are the same everywhere.
 
-   It is drawn from measurements. Percent of the peak, in the definition's multiply-adds, Winograd : direct,
-   for C->O channels, kernel, map (3x3 kernels with a padding of 1); one core of a Zen 5 with 512-bit
-   vectors, four lane groups, medians of 9 rounds on 1 December 2026 (`make bench`; figures/bench.csv has the
-   ranges):
+   It is drawn from measurements. Percent of the machine's peak, counted in the definition's multiply-adds,
+   Winograd : direct. A row is C->O channels, k and the kernel's side, the map (3x3 kernels with a padding of
+   1). One core of a Zen 5 with 512-bit vectors, four lane groups, medians of 9 rounds on 1 December 2026
+   (`make bench`; figures/bench.csv has the ranges):
 
                          forward     backward-data   backward-weights   both backward passes in one
      10->20  k5 12x12    251 : 92      250 : 53         186 : 64              241
@@ -10206,7 +10254,7 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
                          forward       backward-data     backward-weights
     320->320 k3 14x14   184 -> 245      174 -> 234         171 -> 184
     640->640 k3  7x7    175 -> 237      169 -> 235         112 -> 161
-      6->16  k5 14x14   141 -> 138      142 -> 158         113 -> 139     pooled
+      6->16  k5 14x14   141 -> 138      142 -> 158         113 -> 139     pooled on the way
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
    grow with C + O, the products that they save with C*O, so what decides is C*O / (C + O): at least 8 for 3x3
@@ -10222,9 +10270,10 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
    the direct kernels of then. From 8->8 on 5x5 squares were as fast as lines, for 6->16 a fifth faster; for
    4->8 lines were faster. (These three are older: of earlier that day, and of direct kernels that had a tile
    for each height, which the present, simpler ones do not reach.)
-   F(6,3) saves a fifth of F(4,3)'s products where 6
-   divides the map, at twice its error; F(2,3) and F(2,5) save about half as much: they are here to be
-   compared (chapter 4 draws all of them, speed against error). */
+
+   The other forms are here to be compared. F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map,
+   at twice its error; F(2,3) and F(2,5) save about half as much. Chapter 4 draws all of them, speed against
+   error. */
 DTI_LOCAL const dti_wino_form *dti_wino_rule(const dti_conv *g)
 {
     if (g->S != 1 || (g->K != 3 && g->K != 5) || g->P < 3 || g->Q < 3) return NULL;
@@ -10345,9 +10394,12 @@ DT_API void dt_lane_conv_free(dt_lane_conv *conv) {
    dti_check_arithmetic. */
 #ifdef DTI_DECLARE
 /* dt_check_processor: DT_ENUMERIC, and a sentence, where this file was compiled to instructions that the
-   processor does not have (x86), as -march=native makes it on one machine for all; its own code uses none of
-   them. A net asks first. But the rest of a program may be compiled likewise, and then dies of SIGILL before it
-   has a net, unless it asks before main:
+   processor does not have. That happens where a program that was built with -march=native on one machine is
+   run on another; unasked, it dies there of SIGILL, an illegal instruction. Asked on x86; elsewhere the
+   answer is DT_OK. This function is itself compiled without such instructions.
+
+   dt_net_new and dt_net_build ask. But the rest of a program may be compiled likewise, and then dies before
+   it has a net, unless it asks before main:
 
        __attribute__((constructor)) static void ask(void) {
            if (dt_check_processor() != DT_OK) fputs(dt_error(), stderr), _Exit(1);
@@ -10988,12 +11040,14 @@ static void dti_gradient_to_floats(dt_net *net) {
 
 /* ==== [E1.12] Sums of a plane ==============================================
 
-   What batch norm [S6.11] adds up: the numbers of a channel of one lane group, a plane of n places in sixteen
-   lanes. In three levels: in each lane eight places as floats, which is fast and has little to round; in each
-   lane these sums of eight, as doubles; then the lanes' sums, one after the other. */
+   What batch norm [S6.11] adds up: the numbers of a channel of one lane group, a plane x[n][16] of n places
+   in sixteen lanes, of which the first `lanes` hold images. In three levels: in each lane eight places as
+   floats, which is fast and has little to round; in each lane these sums of eight, as doubles; then the
+   lanes' sums, one after the other. To read: dti_plane_sum. */
 #ifdef DTI_IMPLEMENT
-enum { DTI_EIGHT = 8 };
+enum { DTI_EIGHT = 8 }; /* places of the first level */
 
+/* The third level. Lanes without an image have been added up like all others; they are left out here. */
 static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
     double total = 0.0;
     if (lanes == DT_LANES) DTI_UNROLL for (int l = 0; l < DT_LANES; ++l) total += sum[l];
@@ -11001,13 +11055,14 @@ static double dti_lanes_total(const double sum[DT_LANES], int lanes) {
     return total;
 }
 
-/* sum += the sixteen floats of part */
+/* The second level: sum[lane] += the sixteen floats of part */
 DTI_INLINE void dti_lanes_add(double sum[DT_LANES], const dti_v part[DTI_PARTS]) {
     float lane[DT_LANES];
     memcpy(lane, part, sizeof lane);
     DTI_UNROLL for (int l = 0; l < DT_LANES; ++l) sum[l] += (double)lane[l];
 }
 
+/* The sum of x over n places and `lanes` lanes */
 DTI_LOCAL double dti_plane_sum(const float *x, size_t n, int lanes) {
     double sum[DT_LANES] = { 0.0 };
     for (const float *end = x + n * DT_LANES; x < end;) {
@@ -11021,7 +11076,8 @@ DTI_LOCAL double dti_plane_sum(const float *x, size_t n, int lanes) {
     return dti_lanes_total(sum, lanes);
 }
 
-/* a: dy, at the places of x, or x again, where a is d */
+/* The sums of f and of f*d, where d = x - near, and near is close to the mean [S6.11]. f is d itself (of_d),
+   or else what stands in a at x's place, which is dy. */
 DTI_INLINE dti_two_sums dti_products(const float *x, const float *a, bool of_d, float near, size_t n,
                                      int lanes) {
     double sum[DT_LANES] = { 0.0 }, product[DT_LANES] = { 0.0 };
@@ -11854,8 +11910,10 @@ static void dti_wait_end(dt_comm *c, double start, double reduce) {
     dti_trace_add(c, "wait", start, end);
 }
 
-/* After an error: nobody reads our buffers any more, which the program is about to free. Between processes
-   nobody does so by himself. */
+/* After an error the program is about to free its buffers, so no other rank may read them any more. Where
+   ranks are threads, letters [E2.5] tell the others where our buffers lie. Each letter that nobody has begun
+   to copy from is taken back; one that is being copied from is waited for. Processes have no letters, and
+   none of them reads another's buffers by itself. */
 static void dti_take_back(dt_comm *c) {
     for (int lane = 0; lane <= DTI_FLIGHTS && c->letters; ++lane) {
         int state = DTI_OFFERED;
@@ -12065,7 +12123,10 @@ DT_API dt_err dt_sendrecv(dt_comm *c, const void *send, size_t send_bytes, int t
 
        sender    letter { from, lane, tag, buf, bytes }  ->  box of the receiver, a list without a lock
        receiver  empties its box into a list of its own; COPYING; memcpy from letter->buf; COPIED
-       sender    sees COPIED: its buffer is free again. Or it fails first: TAKEN_BACK, and nobody reads it
+       sender    sees COPIED: its buffer is free again
+
+   A sender that meets an error before that sets TAKEN_BACK, unless its buffer is being copied just then, for
+   which it waits. Either way nobody reads the buffer afterwards, and it may be freed (dti_take_back).
 
    One rank alone is the same with p = 1, and nobody ever writes. To read: dti_threads_post, dti_threads_test,
    then dt_run_ranks. */
@@ -12111,7 +12172,8 @@ static dt_err dti_threads_test(dt_comm *c, dti_message *m) {
     }
     dti_letter *letter = dti_expected_letter(c, m->peer, m->lane);
     int state = DTI_OFFERED;
-    /* one that was taken back will never come: the wait for it ends as its sender's failure is heard of */
+    /* if its sender has taken it back, the message will never come; the sender has failed, and the wait for
+       it ends when this rank hears of that */
     if (!letter || !atomic_compare_exchange_strong(&letter->state, &state, DTI_COPYING)) return DT_OK;
     m->pending = false;
     if (letter->bytes != m->bytes || letter->tag != m->tag) {

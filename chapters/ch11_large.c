@@ -290,30 +290,38 @@ static void three_norms(dt_comm *comm, const settings *s, const dt_dataset *data
 // ## 11.4 Six slips
 //
 // The handout of a workshop trains WideResNet, a large net for pictures (Zagoruyko and Komodakis
-// 2016), on many ranks, and makes these. Each is a switch, `--slip NAME`, that runs it as it should
-// be and with the slip, and prints the number that it moves (figures/ch11_slips.csv: Fashion-MNIST,
-// one epoch, median of five seeds):
+// 2016), on many ranks. Its program makes six slips, which are made here on purpose. Each has a
+// name: `--slip NAME` trains or tests as it should be, then with the slip, and prints the number
+// that the slip moves (figures/ch11_slips.csv: Fashion-MNIST, one epoch; where it is training that
+// slips, the accuracy is the median of five seeds):
 //
 //   - **pad**: its test sampler deals every rank the same number of images, and repeats some to
-//     have enough. Of 10 000 images on 7 ranks it scores 10 003: 83.035 % for 83.030.
+//     have enough. Of 10 000 images on 7 ranks it scores 10 003: 83.035 % instead of 83.030.
 //   - **drop**: its loader drops the last batch where that is not full, and scores 9 984 of them:
-//     83.023 %. Both move little, and never twice alike: they score another set than the test set,
-//     and with another number of ranks another one again.
+//     83.023 %. This slip and the one before move little, but what they score is not the test set,
+//     and with another number of ranks it is another set again.
 //   - **unscaled**: its base rate is never scaled with the batch. 512 images with the rate of 32:
-//     68.8 % for 77.8.
+//     68.8 % instead of 77.8.
 //   - **warm-up**: its rate begins at 1/(workers of one host) of the full one instead of 1/(all
-//     workers). On two hosts that is 0.02 for 0.01; what it does to the accuracy here, 80.5 % for
-//     79.4, is less than seeds differ by. The rate was meant to begin with one worker's, and on
-//     sixteen hosts it begins with sixteen times that.
-//   - **momentum** reaches the name of the output file, and not the optimizer: 73.7 % for 81.7.
-//   - **mean**: a mean over 7 x 7 of a map of 8 x 8 leaves out a row and a column: 15 of 64 places
-//     are read by nobody, whatever the layers before have found there.
+//     workers). On two hosts that is 0.02 instead of 0.01. What it does to the accuracy here,
+//     80.5 % instead of 79.4, is less than seeds differ by. But the rate was meant to begin with
+//     one worker's, and on sixteen hosts it begins with sixteen times that.
+//   - **momentum** reaches the name of the output file, and not the optimizer: 73.7 % instead of
+//     81.7.
+//   - **mean**: a mean over 7 x 7 of a map of 8 x 8 leaves out a row and a column. The layers
+//     behind it never see 15 of the 64 places, whatever the layers before have found there.
 //
-// What catches them: dt_evaluate's score.count is the test set's, to the image; the rate that
-// dt_progress tells in the first step; accuracy beside that of the plain optimizer, or an optimizer
-// that is asked for its settings; a map with one place lit, for each place.
+// What catches them:
+//
+//   - pad, drop: dt_evaluate's score.count, which must be the test set's, to the image;
+//   - unscaled, warm-up: the rate that dt_progress tells in the first step;
+//   - momentum: accuracy beside that of the plain optimizer, or asking the optimizer for its
+//     settings;
+//   - mean: maps that are dark but for one place, one map for each place. Where the output stays
+//     as it was, nobody reads that place.
 
-// pad, drop: accuracy over the images that the sampler deals to 7 ranks, in batches of 32.
+// Accuracy in percent. pad: over the images that the sampler deals to 7 ranks. drop: over those
+// that it deals to one rank, without the last batch if that is not full.
 static double slip_score(const slip_job *j, bool padded) {
     enum { RANKS = 7, BATCH = 32 };
     int64_t right = 0, all = 0;
@@ -343,12 +351,15 @@ static double slip_test(const slip_job *j, bool slipped) {
     return 100.0 * dt_score_accuracy(&score);
 }
 
-// The others train: 0.01 and momentum 0.9 are for 32 images; 8 workers of 32, on two hosts.
+// The others train. Notes the rate of the first step.
 static bool first_rate(const dt_progress *p, void *rate) {
     if (*(float *)rate == 0.0f) *(float *)rate = p->lr;
     return true;
 }
 
+// Accuracy in percent after an epoch, and the first step's rate. The rate of 0.01 and momentum 0.9
+// are for 32 images. The warm-up has 8 workers of 32 images each, on two hosts, and takes a fifth
+// of the epoch.
 static double slip_train(const slip_job *j, bool slipped, float *rate) {
     enum { HOSTS = 2, WORKERS = 4 };
     const bool off[SLIPS] = { [SLIP_UNSCALED] = slipped && j->slip == SLIP_UNSCALED,
@@ -374,7 +385,8 @@ static double slip_train(const slip_job *j, bool slipped, float *rate) {
     return 100.0 * dt_score_accuracy(&score);
 }
 
-// mean: a net that is nothing but the mean and one weight; which of 64 places, lit alone, move it?
+// mean: a net that is nothing but the mean and one weight. Of the 64 places, how many change its
+// output when they alone are lit?
 static double slip_mean(const slip_job *j, bool slipped) {
     static float map[64];
     float dark = 0.0f, out;

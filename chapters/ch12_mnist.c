@@ -231,7 +231,10 @@ int main(int argc, char **argv) {
 //
 // What would 64 ranks do, or 1024, on a network that is not there? Before anybody rents them, a
 // model says where it will break. It needs few numbers, and all of them can be measured with one or
-// two ranks. `./ch12 --forecast` measures them, prints the tables and draws two pictures.
+// two ranks. `./ch12 --forecast` measures them, prints the tables and draws two pictures. A step
+// takes Tcomp, in which a rank computes, and Tsync, in which ranks send each other what they have
+// computed and add it up. All times are in seconds. ch12_forecast.h has the structs: step_cost is
+// what was measured of computing, network what was measured of messages.
 //
 // **A rank's own work.** A rank takes whole lane groups of 16 images. Of G groups, the busiest of P
 // ranks has G/P, rounded up, and all the others wait for it. A step costs some time whatever the
@@ -241,8 +244,8 @@ int main(int argc, char **argv) {
 //
 //     Tcomp(P) = each + ceil(G/P) * group
 //
-// Ranks that share C cores cannot be faster than all their work together, divided by C; on machines
-// of their own, C is P.
+// Where P ranks share fewer cores, C of them, they cannot be faster than all their work together,
+// divided by C. On machines of their own, C is P.
 
 // [region: computing]
 static int busiest(int groups, int ranks) { return (groups + ranks - 1) / ranks; }
@@ -257,12 +260,15 @@ static double one_rank(const step_cost *c, int groups) { return computing(c, gro
 // [end]
 
 // **Amdahl's bound.** Suppose that messages took no time, and that groups could be cut as finely as
-// one likes. What no rank can give away is still `each`:
+// one likes. Every rank still has to do `each`, so P ranks are at most this many times as fast as
+// one:
 //
 //     speed(P) <= (each + G * group) / (each + G * group / P)  <  1 + G * group / each
 //
 // **Messages.** Chapter 7's model (7.5): a message costs alpha, a byte sent beta, a byte added
-// gamma. Of its five ways three are ever the fastest; each step takes the best of them.
+// gamma. Of its five ways to add up over the ranks three are ever the fastest; Tsync is the time of
+// the best of them. In `sync_by` the counts are those of 7.5: `messages` is a number of messages,
+// `sent` and `added` are multiples of the whole vector's bytes.
 
 // [region: messages]
 static double amdahl(const step_cost *c, int groups, int ranks) {
@@ -298,14 +304,15 @@ static double step_of(const step_cost *c, const network *net, int groups, int ra
 //
 //     (Tcomp + Tsync) / P < Tcomp,     that is     Tsync / Tcomp < P - 1
 //
-// the condition of examples/lenet_mnist.c. In the pictures it is the line at 1. With strong
-// scaling, one batch divided, Tcomp itself falls with P while Tsync grows, so there is a number of
-// ranks that is best, and beyond it each one more makes it slower.
+// the condition of examples/lenet_mnist.c. In the pictures, which show speed over one rank's, it is
+// the line at 1. With strong scaling, one batch divided, Tcomp itself falls with P while Tsync
+// grows, so there is a number of ranks that is best, and beyond it each one more makes it slower.
 //
 // **Overlap.** Backward finishes the last layer's gradient first, and its sum may travel while the
-// earlier layers compute [S11.3]. A bucket sets out when it is full and the one before it is
-// through; the step waits for the last. The model believes that a message on its way costs the rank
-// no computing time, and that it goes on by itself: the best case.
+// earlier layers compute [S11.3]. It travels in buckets: gradients are collected until `bucket`
+// bytes are there. A bucket sets out when it is full and the one before it is through; the step
+// waits for the last. The model believes that a message on its way costs the rank no computing
+// time, and that it goes on by itself: the best case.
 
 // [region: overlap]
 static double overlapped(const step_cost *c, const network *net, int groups, int ranks,
@@ -325,10 +332,10 @@ static double overlapped(const step_cost *c, const network *net, int groups, int
 }
 // [end]
 
-// **Local SGD** (chapter 9) sends the parameters every H steps instead of the gradient in each. A
-// step then costs its own computing and an H-th of an all-reduce. But a rank's batch is 1/P of the
-// images, and a lane group takes its time with one image in it as with sixteen: beyond G ranks the
-// step gets no shorter, and the images fewer.
+// **Local SGD** (chapter 9) sends the parameters every H steps (`every`) instead of the gradient in
+// each. A step then costs its own computing and an H-th of an all-reduce. But a rank's batch is 1/P
+// of the images, and a lane group takes its time with one image in it as with sixteen: beyond G
+// ranks the step gets no shorter, and the images fewer.
 
 // [region: local]
 static double local_step(const step_cost *c, const network *net, int batch, int ranks, int every) {
@@ -338,17 +345,18 @@ static double local_step(const step_cost *c, const network *net, int batch, int 
 }
 // [end]
 
-// `mpiexec -n 3 ./ch12 --forecast` fits messages between its own ranks, trains for some seconds
-// with each way, and prints what the model had said beside what it took: the fit has seen sums of
-// vectors (7.4), never a step.
+// How good is it? `mpiexec -n 3 ./ch12 --forecast` fits messages between its own ranks, trains for
+// some seconds with each way, and prints what the model had said beside what it took. The fit has
+// seen sums of vectors (7.4), never a step.
 //
 // **What it lacks.** Each of these makes real runs slower than the forecast:
 //
 // - *Cables are shared.* On 3 ranks, doubling first takes in the third rank's vector, and the
 //   second one's sets out at the same time over the same cable. The model counts them as if they
 //   came one by one, each at full speed, and is then too fast, by a tenth to a sixth at 10 Mbit/s.
-// - *Messages are no straight line.* A network may let the first kilobytes pass at once, and long
-//   messages go by other protocols than short ones. The fit goes through the sizes that are sent.
+// - *A message's time is no straight line over its bytes.* A network may let the first kilobytes
+//   pass at once, and long messages go by other protocols than short ones. So the fit goes through
+//   the sizes that are sent.
 // - *Waiting is work.* A rank that waits for the network asks again and again whether something has
 //   come. Where ranks share cores, as in the check, that takes time from those that compute.
 // - *The slowest rank.* All wait for it, and of 1024 ranks one is always late. The model's ranks
