@@ -12,7 +12,8 @@
 // and step with lr 0.001 and momentum 0.85. The effective batch is R B, so an epoch has R times fewer steps; and as each
 // rank's gradient is the *mean* over its B images, the sum is R times the mean over all R B. Both readings are trained here.
 //
-// It also asked when this pays. One rank alone takes N/B steps of Tcomp; R ranks take N/(R B) steps of Tcomp + Tsync:
+// It also asked when this pays. With N images, one rank alone takes N/B steps, of Tcomp seconds each for computing; R ranks take
+// N/(R B) steps of Tcomp + Tsync, the time for summing:
 //
 //     (N / RB) (Tcomp + Tsync) < (N / B) Tcomp      that is      Tsync / Tcomp < R - 1
 //

@@ -1,7 +1,7 @@
 // ResNet9 on CIFAR-10 in the manner of Horovod: partition the data, broadcast the model, wrap the optimizer.
 //
 // Run     make data && make resnet9_cifar10 && mpiexec -n 2 ./resnet9_cifar10       (where Open MPI is installed as well: mpiexec.mpich)
-//         mpiexec -n 3 ./resnet9_cifar10 --one-over-p        (gradients averaged with 1/P, as the course project's code has it)
+//         mpiexec -n 3 ./resnet9_cifar10 --one-over-p        (every rank's gradient counts 1/P, as in the course project below)
 // Check   mpiexec -n 2 ./resnet9_cifar10 --quick
 //
 //| the weights are the same on every rank

@@ -11,8 +11,8 @@
 //
 // What makes it fast, in the order of what it gained:
 //
-//   batch norm       over the sixteen images of a lane group [S6.11]: the rate can be ten times that of the net without, and no
-//                    sums cross the cores in forward. It stands behind the pool, where a quarter of the numbers is left.
+//   batch norm       over the sixteen images that are computed together, a lane group [S6.11]: the learning rate can be ten times
+//                    that of the net without, and no sums cross the cores in forward. It stands behind the pool, where a quarter of the numbers is left.
 //   few large steps  few epochs, the rate rising over the first fifth of the steps and falling in a line to 0: what a net learns
 //                    in ten epochs at a constant rate it learns in one or two.
 //   cheap shapes     5 x 5 kernels on few channels, which Winograd's algorithm [E1.8] does at twice the machine's peak; the

@@ -1,4 +1,4 @@
-// WideResNet on Fashion-MNIST or CIFAR-10 with distributed data parallel, after a vendor's workshop.
+// WideResNet on Fashion-MNIST or CIFAR-10, every rank with a part of each batch ("distributed data parallel"), after a vendor's workshop.
 //
 // Run     make data && make wideresnet && mpiexec -n 2 ./wideresnet --width 16     (where Open MPI is installed as well: mpiexec.mpich)
 //         mpiexec -n 4 ./wideresnet --data cifar10 --batch-size 64 --base-lr 0.15 --lr-scaling linear
