@@ -106,13 +106,15 @@ static void show_lost(void) {
 // chance of about 16 * 16 / 4194304 = 0.006 %.
 //
 // Few collisions are not enough for speed. With 65536 weights two samples meet in 0.4 % of the
-// cases only, and yet two workers on two cores are just 1.27 times as fast as one
+// cases only, and yet two workers on two cores are just 1.09 times as fast as one
 // (figures/ch10_features.csv). A core does not fetch a number but a line of 16 (4.1), and a line
 // that the other core has just written must come from that core's cache, which takes much longer
 // than from one's own. 65536 weights are 4096 lines, and both cores keep writing them all. With 256
-// lines, 4096 weights, two workers take eight times as long as one. With 4194304 weights a line is
-// seldom in the other core's cache, and two are 4.80 times as fast. That is more than two cores can
-// compute: there one worker alone waits for memory most of the time.
+// lines, 4096 weights, two workers are slower than one. With 4194304 weights a line is
+// seldom in the other core's cache, and two are 2.16 times as fast. More than two cores' worth is
+// no gain of Hogwild's: there a worker mostly waits for memory, and how long, changes from one run
+// to the next more than anything else on this page. On a machine that others share the curve is
+// another one every time, but for its ends.
 //
 // Picture: ch10_features
 
@@ -268,12 +270,13 @@ static dt_err hogwild_by_hand(dt_net *net, dt_optimizer *opt, int n, const dt_tr
 //
 // What the pictures show (60 000 images, 2 cores; `figures/ch10_*.csv`):
 //
-// - speed: two workers on two cores train the net 1.88 times as fast as one without a lock, and
-//   1.89 times with it. A step of this net computes long and adds shortly, so the lock is mostly
+// - speed: two workers on two cores train the net 2.09 times as fast as one without a lock, and
+//   1.94 times with it. A step of this net computes long and adds shortly, so the lock is mostly
 //   free. The sparse problem does little else than add. There the lock makes two workers slower
-//   than one, 0.41 times, and without it they are 3.62 times as fast (10.2 says why that can be
-//   more than two). With a third worker on two cores that gain is gone: 1.54 times.
-// - accuracy: the medians are 97.0 to 97.4 % without a lock for 1 to 5 workers, 97.0 to 97.4 % with
+//   than one, 0.50 times, and without it they are 2.04 times as fast. (10.2 says why that can be
+//   more than two; the net's 2.09 is within the range of one worker's own times.) A third worker
+//   on two cores is no gain, and in the sparse problem a loss: 1.63 times.
+// - accuracy: the medians are 96.9 to 97.3 % without a lock for 1 to 5 workers, 97.0 to 97.5 % with
 //   it, and one worker's five seeds lie 0.6 points apart. So nothing here says that lost additions
 //   cost accuracy. What does cost: workers that share nothing until the end. Five of them, each
 //   with a fifth of the images, average to 93.7 %.

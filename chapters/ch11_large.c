@@ -151,8 +151,7 @@ static void sweep(dt_comm *comm, const settings *s, const dt_dataset *data, cons
 // step no longer lie in the cache: more memory, and less speed. Two ranks share a step's lane
 // groups: up to sixteen images there is one, and the second rank only takes part in the sums. From
 // 32 on each has its half of the images, while sums and optimizer cost what they did: so the curve
-// of two ranks saturates at larger steps. The picture here was drawn for one rank, of computing
-// time; `./ch11` draws both, in out/ch11_speed.png.
+// of two ranks saturates at larger steps.
 //
 // Picture: ch11_speed
 

@@ -1,9 +1,10 @@
-// dtrain in a program of your own: no MPI, no threads, no charts, no data set. All it needs is dtrain.h and libm.
+// dtrain in a program of your own: no MPI, no threads, no charts, no data set. All it needs is
+// dtrain.h and libm.
 //
 // Run     make dropin && ./dropin             or    cc -O3 -march=native -I. examples/dropin.c -lm
 //
-// The program's own data are two arrays: bytes (N,1,8,8) and a label for each image. Here it draws them: a noisy bar that
-// lies, stands, rises or falls. The net finds out which.
+// The program's own data are two arrays: bytes (N,1,8,8) and a label for each image. Here it draws
+// them: a noisy bar that lies, stands, rises or falls. The net finds out which.
 
 #define DTRAIN_IMPLEMENTATION
 #include "../dtrain.h"

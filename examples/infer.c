@@ -1,4 +1,5 @@
-// A trained net at work: reads the parameters that chapter 12 saved, and classifies the test images, or shows one.
+// A trained net at work: reads the parameters that chapter 12 saved, and classifies the test
+// images, or shows one.
 //
 // Run     make ch12 infer && ./ch12 --epochs 1 --save net.safetensors
 //         ./infer --load net.safetensors                    all test images: how many are right, and what is taken for what

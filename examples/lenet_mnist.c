@@ -8,16 +8,18 @@
 //~ averaged   lr <num>   acts as <num>   loss <num>   accuracy <num> %   <num> s
 //~ summed     lr <num>   acts as <num>   loss <num>   accuracy <num> %   <num> s
 //
-// An article on distributed training had each of R ranks take its own batch of B images, sum the gradients over the ranks,
-// and step with lr 0.001 and momentum 0.85. The effective batch is R B, so an epoch has R times fewer steps; and as each
-// rank's gradient is the *mean* over its B images, the sum is R times the mean over all R B. Both readings are trained here.
+// An article on distributed training had each of R ranks take its own batch of B images, sum the
+// gradients over the ranks, and step with lr 0.001 and momentum 0.85. The effective batch is R B,
+// so an epoch has R times fewer steps; and as each rank's gradient is the *mean* over its B images,
+// the sum is R times the mean over all R B. Both readings are trained here.
 //
-// It also asked when this pays. With N images, one rank alone takes N/B steps, of Tcomp seconds each for computing; R ranks take
-// N/(R B) steps of Tcomp + Tsync, the time for summing:
+// It also asked when this pays. With N images, one rank alone takes N/B steps, of Tcomp seconds
+// each for computing; R ranks take N/(R B) steps of Tcomp + Tsync, the time for summing:
 //
 //     (N / RB) (Tcomp + Tsync) < (N / B) Tcomp      that is      Tsync / Tcomp < R - 1
 //
-// Three levers: a faster network or fewer bytes (Tsync), a larger batch (Tcomp), more ranks (R, but Tsync grows with it).
+// Three levers: a faster network or fewer bytes (Tsync), a larger batch (Tcomp), more ranks (R, but
+// Tsync grows with it).
 
 #include "../chapters/ranks.h"
 

@@ -1,5 +1,6 @@
-// The residual nets of examples/resnet9_cifar10.c and examples/wideresnet.c. tests/make_reference.py has them in PyTorch, under
-// the same names, and tests/test_norm.c compares the two.
+// The residual nets of examples/resnet9_cifar10.c and examples/wideresnet.c.
+// tests/make_reference.py has them in PyTorch, under the same names, and tests/test_norm.c compares
+// the two.
 #ifndef MODELS_H
 #define MODELS_H
 

@@ -1,4 +1,5 @@
-// ResNet9 on CIFAR-10 in the manner of Horovod: partition the data, broadcast the model, wrap the optimizer.
+// ResNet9 on CIFAR-10 in the manner of Horovod: partition the data, broadcast the model, wrap the
+// optimizer.
 //
 // Run     make data && make resnet9_cifar10 && mpiexec -n 2 ./resnet9_cifar10       (where Open MPI is installed as well: mpiexec.mpich)
 //         mpiexec -n 3 ./resnet9_cifar10 --one-over-p        (every rank's gradient counts 1/P, as in the course project below)
@@ -7,14 +8,17 @@
 //| the weights are the same on every rank
 //~ test       loss <num>   accuracy <num> % of <num> images
 //
-// A course project wrote data parallelism for a framework of its own, in four calls: init, partition_dataset(dataset, 128),
-// broadcast_parameters(model), DistributedOptimizer(opt). They stand below, a few lines each. Its report proves that of a
-// batch of n images, of which rank k holds m_k, the whole gradient is the sum of (m_k/n) times rank k's own mean; its code
-// gives every rank the weight 1/P. That is the same where all m_k are equal. A last batch of 80 images on three ranks is
-// not: here they hold 16, 32 and 32, and with 1/P each image of the first rank counts twice as much as one of the others.
+// A course project wrote data parallelism for a framework of its own, in four calls: init,
+// partition_dataset(dataset, 128), broadcast_parameters(model), DistributedOptimizer(opt). They
+// stand below, a few lines each. Its report proves that of a batch of n images, of which rank k
+// holds m_k, the whole gradient is the sum of (m_k/n) times rank k's own mean; its code gives every
+// rank the weight 1/P. That is the same where all m_k are equal. A last batch of 80 images on three
+// ranks is not: here they hold 16, 32 and 32, and with 1/P each image of the first rank counts
+// twice as much as one of the others.
 //
-// In dtrain a rank's gradient is its share of the whole batch's mean (each image counts 1/n), and shares are summed exactly:
-// the weights m_k/n come by themselves, and with --norm batch or group the result has the same bits for every P.
+// In dtrain a rank's gradient is its share of the whole batch's mean (each image counts 1/n), and
+// shares are summed exactly: the weights m_k/n come by themselves, and with --norm batch or group
+// the result has the same bits for every P.
 
 #include "../chapters/ranks.h"
 #include "models.h"

@@ -1,4 +1,5 @@
-// A speedrun: MNIST's test images to 99 %, in as little time as two cores can; the mean of thirty seeds.
+// A speedrun: MNIST's test images to 99 %, in as little time as two cores can; the mean of thirty
+// seeds.
 //
 // Run     make data && make speedrun                        (builds build/speedrun, trains 30 seeds, writes out/speedrun_mnist.png)
 //         make speedrun DATA=fashion                        (Fashion-MNIST to 91 %)
@@ -11,16 +12,19 @@
 //
 // What makes it fast, in the order of what it gained:
 //
-//   batch norm       over the sixteen images that are computed together, a lane group [S6.11]: the learning rate can be ten times
-//                    that of the net without, and no sums cross the cores in forward. It stands behind the pool, where a quarter of the numbers is left.
-//   few large steps  few epochs, the rate rising over the first fifth of the steps and falling in a line to 0: what a net learns
-//                    in ten epochs at a constant rate it learns in one or two.
-//   cheap shapes     5 x 5 kernels on few channels, which Winograd's algorithm [E1.8] does at twice the machine's peak; the
-//                    pool within the convolution [S8.2]; 3 x 3 where the map is small and the channels are many.
+//   batch norm       over the sixteen images that are computed together, a lane group [S6.11]:
+//                    the learning rate can be ten times that of the net without, and no sums cross
+//                    the cores in forward. It stands behind the pool, on a quarter of the numbers.
+//   few large steps  few epochs, the rate rising over the first fifth of the steps and falling in
+//                    a line to 0: what a net learns in ten epochs at a constant rate it learns in
+//                    one or two.
+//   cheap shapes     5 x 5 kernels on few channels, which Winograd's algorithm [E1.8] does at
+//                    twice the machine's peak; the pool within the convolution [S8.2]; 3 x 3 where
+//                    the map is small and the channels are many.
 //   shifts           by a pixel: images that were not there before cost nothing but a copy [S4.6].
 //
-// MNIST's recipe was found on 50 000 of the training images, by the accuracy on the other 10 000: means of 6 to 8 seeds, whose
-// standard error is 0.02 to 0.03 points. One epoch each:
+// MNIST's recipe was found on 50 000 of the training images, by the accuracy on the other 10 000:
+// means of 6 to 8 seeds, whose standard error is 0.02 to 0.03 points. One epoch each:
 //
 //     98.72  16 and 32 channels, 5 x 5 each, without batch norm           (batch 64, lr 0.05 or 0.1; AdamW 98.63)
 //     98.93  with it, lr 0.2                                              (behind the pool or before it the same)
@@ -28,13 +32,16 @@
 //     99.16  12, 32 and 64 channels, the third layer 3 x 3 and pooled
 //     99.13  12, 24 and 64 channels, batch 96: the recipe                 (batch 128 the same; 48 channels at the end 99.07)
 //
-// What did not help: a second layer of 48 or 64 channels instead of a third layer (98.97), a hidden linear layer (98.90), a first
-// layer of stride 2 (98.77) or of 3 x 3 (98.91 against 98.99), the mean of the map instead of a linear layer over all of it (98.67
-// against 98.97), cosine instead of the line (98.89), lr 0.5 with momentum 0.9 (98.84), batch norm over the batch (98.95, and sums
-// across the cores), rotations by 10 degrees on top of shifts or shifts by 2 pixels (99.10 each against 99.13; without any 99.05).
+// What did not help: a second layer of 48 or 64 channels instead of a third layer (98.97), a hidden
+// linear layer (98.90), a first layer of stride 2 (98.77) or of 3 x 3 (98.91 against 98.99), the
+// mean of the map instead of a linear layer over all of it (98.67 against 98.97), cosine instead of
+// the line (98.89), lr 0.5 with momentum 0.9 (98.84), batch norm over the batch (98.95, and sums
+// across the cores), rotations by 10 degrees on top of shifts or shifts by 2 pixels (99.10 each
+// against 99.13; without any 99.05).
 //
-// Fashion-MNIST's likewise, but with 2 or 3 seeds: 16, 48 and 96 channels reach 90.8 % in two epochs, 91.7 in four, 91.8 in five (the
-// recipe). Mirrored images cost 0.7 points in two epochs, shifts by a pixel 0.8 in four: so few epochs have no use for them.
+// Fashion-MNIST's likewise, but with 2 or 3 seeds: 16, 48 and 96 channels reach 90.8 % in two
+// epochs, 91.7 in four, 91.8 in five (the recipe). Mirrored images cost 0.7 points in two epochs,
+// shifts by a pixel 0.8 in four: so few epochs have no use for them.
 
 #include "../chapters/chapter.h"
 

@@ -1,11 +1,13 @@
-// dtrain on numbers of your own: rows of floats, with a class or with a number to predict for each. Needs dtrain.h and libm.
+// dtrain on numbers of your own: rows of floats, with a class or with a number to predict for each.
+// Needs dtrain.h and libm.
 //
 // Run     make vectors && ./vectors           both examples below, on numbers drawn here
 //         ./vectors points.csv --classes 2    a file of your own: rows of numbers, the last one the class, 0 or 1; no header
 //         ./vectors points.csv                the same, the last one a number to predict
 //
-// First, which of two spirals that wind around each other does a point (x,y) belong to? Second, regression: the height of a
-// surface above (x,y). Both nets have two hidden layers; between them only the loss and what is wanted differ.
+// First, which of two spirals that wind around each other does a point (x,y) belong to? Second,
+// regression: the height of a surface above (x,y). Both nets have two hidden layers; between them
+// only the loss and what is wanted differ.
 
 #define DTRAIN_IMPLEMENTATION
 #include "../dtrain.h"

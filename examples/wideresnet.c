@@ -1,4 +1,5 @@
-// WideResNet on Fashion-MNIST or CIFAR-10, every rank with a part of each batch ("distributed data parallel"), after a vendor's workshop.
+// WideResNet on Fashion-MNIST or CIFAR-10, every rank with a part of each batch ("distributed data
+// parallel"), after a vendor's workshop.
 //
 // Run     make data && make wideresnet && mpiexec -n 2 ./wideresnet --width 16     (where Open MPI is installed as well: mpiexec.mpich)
 //         mpiexec -n 4 ./wideresnet --data cifar10 --batch-size 64 --base-lr 0.15 --lr-scaling linear
@@ -7,18 +8,23 @@
 //| every rank stops after the same epoch, with the same weights
 //~ epoch <num>   loss <num>   accuracy <num> %   validation loss <num>   accuracy <num> %   lr <num>   <num> s   <num> images/s
 //
-// The workshop's terms: a worker is a process with a global rank, 0 to world size - 1; a node is a host; the local rank counts
-// the workers of one host. Every rank takes --batch-size images a step, so P ranks take a P-fold batch, and the learning rate
-// may be scaled with it: linearly (Goyal et al. 2017) or by the square root. A scaled rate is reached over --warmup-epochs.
+// The workshop's terms: a worker is a process with a global rank, 0 to world size - 1; a node is a
+// host; the local rank counts the workers of one host. Every rank takes --batch-size images a step,
+// so P ranks take a P-fold batch, and the learning rate may be scaled with it: linearly (Goyal et
+// al. 2017) or by the square root. A scaled rate is reached over --warmup-epochs.
 //
 // The workshop's own program makes some slips, which this one does not:
-//   - it pads the last test batch with repeated images, or drops it: here every image is scored once, dt_evaluate;
-//   - base-lr is never scaled, and the warm-up begins at 1/(workers of one host): here at 1/(batch factor), whatever hosts there are;
+//   - it pads the last test batch with repeated images, or drops it: here every image is scored
+//     once, dt_evaluate;
+//   - base-lr is never scaled, and the warm-up begins at 1/(workers of one host): here at 1/(batch
+//     factor), whatever hosts there are;
 //   - momentum reaches nothing but the file's name: here the optimizer gets it;
-//   - a mean over 7 x 7 of an 8 x 8 map drops a row and a column: on CIFAR-10 the mean here is over the whole map.
-// Batch norm looks at the global batch ("SyncBatchNorm"), so with --batch-size 64 on one rank, or 32 on two, the weights have
-// the same bits. The CSV has a row an epoch, and its name says the settings: the batch is that of all ranks and the rate the one
-// that is warmed up to, so that a run that goes on from a checkpoint on other ranks goes on with its rows, too.
+//   - a mean over 7 x 7 of an 8 x 8 map drops a row and a column: on CIFAR-10 the mean here is over
+//     the whole map.
+// Batch norm looks at the global batch ("SyncBatchNorm"), so with --batch-size 64 on one rank, or
+// 32 on two, the weights have the same bits. The CSV has a row an epoch, and its name says the
+// settings: the batch is that of all ranks and the rate the one that is warmed up to, so that a run
+// that goes on from a checkpoint on other ranks goes on with its rows, too.
 
 #include "../chapters/ranks.h"
 #include "models.h"

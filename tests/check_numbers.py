@@ -103,7 +103,7 @@ def claims():
     fast = [at('ch10_speedup', s, 2) for s in ('net, no lock', 'net, one lock', 'sparse, one lock', 'sparse, no lock')]
     yield 'chapters/ch10_hogwild.c', 'train the net N times as fast as one without a lock, and N times with it', fast[:2]
     yield 'chapters/ch10_hogwild.c', 'two workers slower than one, N times, and without it they are N times as fast', fast[2:]
-    yield 'chapters/ch10_hogwild.c', 'that gain is gone: N times.', [at('ch10_speedup', 'sparse, no lock', 3)]
+    yield 'chapters/ch10_hogwild.c', 'in the sparse problem a loss: N times.', [at('ch10_speedup', 'sparse, no lock', 3)]
     free, locked = ys('ch10_accuracy', 'no lock'), ys('ch10_accuracy', 'one lock')
     yield ('chapters/ch10_hogwild.c', 'the medians are N to N % without a lock for 1 to 5 workers, N to N % with it',
            [percent(v) for v in (min(free), max(free), min(locked), max(locked))])
