@@ -10240,21 +10240,13 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
    (`make bench`; figures/bench.csv has the ranges):
 
                          forward     backward-data   backward-weights   both backward passes in one
-     10->20  k5 12x12    251 : 92      250 : 53         186 : 64              241
-      6->16  k5 14x14    138 : 94      132 : 51         111 : 66              142
-     32->32  k3  4x4     167 : 84      130 : 85         108 : 75              116
-     16->160 k3 28x28    148 : 93      171 : 33         142 : 79              192
-    160->160 k3 28x28    258 : 94      252 : 80         235 : 91              241
-    320->320 k3 14x14    186 : 91      179 : 89         179 : 90              177
-    640->640 k3  7x7     175 : 78      169 : 79         112 : 70              134
-
-   This table is older than ragged tiles, and than weights that are fetched ahead. One run of before and after
-   (best of half a second each, eight lane groups, Winograd alone):
-
-                         forward       backward-data     backward-weights
-    320->320 k3 14x14   184 -> 245      174 -> 234         171 -> 184
-    640->640 k3  7x7    175 -> 237      169 -> 235         112 -> 161
-      6->16  k5 14x14   141 -> 138      142 -> 158         113 -> 139     pooled on the way
+     10->20  k5 12x12    245 : 92      229 : 53        190 : 64           234
+      6->16  k5 14x14    131 : 93      142 : 51        127 : 66           159
+     32->32  k3  4x4     165 : 84      161 : 85        109 : 74           128
+     16->160 k3 28x28    144 : 90      125 : 25        107 : 73           151
+    160->160 k3 28x28    246 : 93      224 : 77        219 : 88           227
+    320->320 k3 14x14    232 : 90      228 : 83        149 : 80           184
+    640->640 k3  7x7     235 : 66      228 : 67        152 : 48           181
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
    grow with C + O, the products that they save with C*O, so what decides is C*O / (C + O): at least 8 for 3x3
@@ -10263,12 +10255,12 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
    2):
 
                              forward         backward-weights
-      1->10  k5 28x28       85 (69, 62)        90 (50, 48)
-      1->6   k5 28x28 p2    79 (54, 49)        83 (41, 39)
+      1->10  k5 28x28       73 (69, 62)        89 (49, 47)
+      1->6   k5 28x28 p2    68 (54, 48)        81 (40, 38)
 
    3x3 kernels below it go direct: 8->8 k3 12x12 by squares got 76 % forward and 66 % backward, no more than
    the direct kernels of then. From 8->8 on 5x5 squares were as fast as lines, for 6->16 a fifth faster; for
-   4->8 lines were faster. (These three are older: of earlier that day, and of direct kernels that had a tile
+   4->8 lines were faster. (These three are older: measured before these, and with direct kernels that had a tile
    for each height, which the present, simpler ones do not reach.)
 
    The other forms are here to be compared. F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map,
