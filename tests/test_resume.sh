@@ -84,14 +84,14 @@ if wide 2 --checkpoint "$work/wide.ck" && rows && wide 1 --resume "$work/wide.ck
     good "wide: one row an epoch when the last one is ended again, on other ranks"
 else bad "wide: not one row an epoch: $(cut -d, -f1 out/wideresnet-synthetic-novograd-w4-b64-*.csv | tr '\n' ' ')"; fi
 
-# The job of elastic.sh, of which ranks are killed, one at a time. Down to two ranks there is one less after each.
+# The job of elastic.sh, of which ranks' processes are killed, one at a time. Down to two ranks there is one less after each.
 rm -f "$work/net.st"
 RANKS=$((ELASTIC < 4 ? ELASTIC + 1 : 5)) LEAST=$((ELASTIC < 4 ? 1 : 2)) TIMES=$((2 * ELASTIC)) EVERY=5 CHECKPOINT="$work/elastic.ck" sh chapters/elastic.sh \
     --data synthetic --epochs "$EPOCHS" --save "$work/net.st" --quiet >"$work/elastic.txt" 2>&1 &
 job=$! done=0
 while [ "$done" -lt "$ELASTIC" ] && kill -0 "$job" 2>/dev/null; do
     moment "$work/elastic.ck" "$job" "${MOST:-400}"
-    # what looks after a rank is the rank's child, not the launcher's
+    # the processes that mpiexec started: with each ends its rank, which is a child of it
     ranks=$(for pid in $(below "$job"); do
         [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = hydra_pmi_proxy ] && pgrep -P "$pid" -x ch12
     done)
@@ -125,7 +125,7 @@ if $MPIEXEC --version 2>/dev/null | grep -q HYDRA; then
     job=$!
     while [ ! -s "$work/hosts.ck" ] && kill -0 "$job" 2>/dev/null; do sleep 0.02; done
     echo b >>"$work/gone"
-    kill -9 "$(pgrep -f "^\./ch12 .*$work/net.st" | sort -n | head -n 1)" # a rank: what looks after the ranks starts later
+    kill -9 "$(pgrep -f "^\./ch12 .*$work/net.st" | sort -n | head -n 1)" # what mpiexec started; its rank ends with it
     wait "$job"
     code=$?
     if [ "$code" -eq 0 ] && [ "$(hash_of net)" = "$(cat "$work/net.whole")" ] && [ "$(grep -c 'does not answer: left out' "$work/hosts.txt")" -eq 2 ] &&
