@@ -27,16 +27,7 @@ int main(void) {
 }
 C
 
-ok() { # NAME COMMAND ...: succeeds and prints nothing
-    name=$1
-    shift
-    if said=$("$@" 2>&1) && [ -z "$said" ]; then passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAILED  %s: %s\n' "$name" "$*"
-        printf '%s\n' "$said" | head -n 12
-    fi
-}
+. tests/ok.sh
 
 # built and run: NAME COMPILER FLAGS ...
 trains() {

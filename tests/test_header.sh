@@ -20,17 +20,7 @@ printf '#include "dtrain.h"\n#define DTRAIN_IMPLEMENTATION\n#include "dtrain.h"\
 passed=0
 failed=0
 
-# ok NAME COMMAND ...: must succeed and print nothing
-ok() {
-    name=$1
-    shift
-    if said=$("$@" 2>&1) && [ -z "$said" ]; then passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAILED  %s: %s\n' "$name" "$*"
-        printf '%s\n' "$said" | head -n 12
-    fi
-}
+. tests/ok.sh
 
 # refused NAME TEXT COMMAND ...: must fail and say TEXT, in the one error that there is
 refused() {
