@@ -9384,8 +9384,9 @@ DTI_NOINLINE void dti_line_dy(const dti_wino_maps *dy, int o, int rows, int firs
         }
 }
 
-/* Rows i and i+1 of channel o of y from M */
-DTI_NOINLINE void dti_line_y(const dti_wino_square *s, int o, int i, const float *m)
+/* Rows i and i+1 of channel o of y from M. Part of its caller, as dti_line_products is: as calls, the two
+   made forward of 1->10 channels, not pooled, a seventh slower [measured: gcc 12, Zen 5]. */
+DTI_INLINE void dti_line_y(const dti_wino_square *s, int o, int i, const float *m)
 {
     for (size_t part = 0; part < 16; part += DTI_W) {
         dti_v a[8], b[2][8];
@@ -9455,7 +9456,7 @@ DTI_INLINE void dti_line_product(const int OUTS, const bool WHOLE, const dti_lin
     }
 }
 
-DTI_NOINLINE void dti_line_products(const dti_line_rows *a)
+DTI_INLINE void dti_line_products(const dti_line_rows *a)
 {
     const bool whole = a->top >= 0 && a->top + DTI_LINE_K < a->rows;
     for (int p = 0; p < DTI_LINE_N; p += DTI_LINE_POINTS)
@@ -10240,13 +10241,13 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
    (`make bench`; figures/bench.csv has the ranges):
 
                          forward     backward-data   backward-weights   both backward passes in one
-     10->20  k5 12x12    245 : 92      229 : 53        190 : 64           234
-      6->16  k5 14x14    131 : 93      142 : 51        127 : 66           159
-     32->32  k3  4x4     165 : 84      161 : 85        109 : 74           128
-     16->160 k3 28x28    144 : 90      125 : 25        107 : 73           151
-    160->160 k3 28x28    246 : 93      224 : 77        219 : 88           227
-    320->320 k3 14x14    232 : 90      228 : 83        149 : 80           184
-    640->640 k3  7x7     235 : 66      228 : 67        152 : 48           181
+     10->20  k5 12x12    249 : 92      234 : 53        189 : 65           235
+      6->16  k5 14x14    132 : 93      145 : 51        130 : 66           161
+     32->32  k3  4x4     168 : 85      160 : 85        108 : 75           127
+     16->160 k3 28x28    149 : 91      148 : 29        127 : 77           168
+    160->160 k3 28x28    259 : 93      240 : 78        235 : 90           239
+    320->320 k3 14x14    235 : 91      233 : 86        152 : 88           194
+    640->640 k3  7x7     236 : 77      231 : 73        159 : 54           187
 
    A layer goes one way in all passes, for forward and both backward passes together decide. The transforms
    grow with C + O, the products that they save with C*O, so what decides is C*O / (C + O): at least 8 for 3x3
@@ -10255,8 +10256,8 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
    2):
 
                              forward         backward-weights
-      1->10  k5 28x28       73 (69, 62)        89 (49, 47)
-      1->6   k5 28x28 p2    68 (54, 48)        81 (40, 38)
+      1->10  k5 28x28       86 (69, 63)        93 (50, 48)
+      1->6   k5 28x28 p2    78 (54, 48)        83 (41, 38)
 
    3x3 kernels below it go direct: 8->8 k3 12x12 by squares got 76 % forward and 66 % backward, no more than
    the direct kernels of then. From 8->8 on 5x5 squares were as fast as lines, for 6->16 a fifth faster; for

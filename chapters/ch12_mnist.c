@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
 // Picture: mnist_accuracy
 //
 // And one thing not to conclude: that any of the three is *the* fast way. The net is small, its
-// step of 128 images takes 0.76 ms on one core of that machine (figures/bench_step.csv), and its
+// step of 128 images takes 0.78 ms on one core of that machine (figures/bench_step.csv), and its
 // gradient is 77 KiB. Whether more ranks pay depends on how much is computed for each number that
 // is sent. In a convolution a weight is used at many places of each image: much to compute, few
 // numbers to send. In a linear layer such as fc1 it is used once for each image: little to compute,
