@@ -436,8 +436,9 @@ DTI_LOCAL void dti_maxpool_forward(int C, int H, int W, int K, int S, const floa
                                    uint8_t *argmax);
 DTI_LOCAL void dti_maxpool_backward(int C, int H, int W, int K, int S, const float *dy,
                                     const uint8_t *argmax, float *dx);
-/* A channel of one lane group, x [n][16], of which the first `lanes` lanes hold images: the sum of its
-   numbers; and the sums of a and of a*d, with d = x - near, where a is dy or, if that is NULL, d. */
+/* A channel of one lane group, x [n][16], of which the first `lanes` lanes hold images: the sum of
+   its numbers; and the sums of a and of a*d, with d = x - near, where a is dy or, if that is NULL,
+   d. */
 typedef struct dti_two_sums { double a, ad; } dti_two_sums;
 DTI_LOCAL double dti_plane_sum(const float *x, size_t n, int lanes);
 DTI_LOCAL dti_two_sums dti_plane_products(const float *x, const float *dy, float near, size_t n,
@@ -548,9 +549,10 @@ typedef dt_err dti_trainer(dt_net *net, dt_optimizer *opt, dt_comm *comm, const 
 static dt_err dti_train_on_threads(dti_trainer *trainer, const char *who, dt_net *net,
                                    dt_optimizer *opt, const dt_train_desc *desc,
                                    dt_train_result *result);
+/* after an error: from now on no thread reads this one's buffers */
+static void dti_take_back(dt_comm *c);
 
 /* ---- E3, MPI, asked by E2: an all-reduce of MPI's own that goes on while this rank computes */
-static void dti_take_back(dt_comm *c); /* after an error: no thread reads this one's buffers any more */
 struct dti_flight;
 struct dti_mpi_group;
 static dt_err dti_mpi_reduce_start(dt_comm *c, struct dti_flight *f);
@@ -1622,8 +1624,8 @@ DT_API void dt_batches_free(dt_batches *it) {
 /* A net that sees each image a little differently in every epoch learns the thing and not the
    picture. What is done to an image, in this order:
 
-       shift     by -2..2 whole pixels, down and to the right: what torchvision's RandomCrop cuts out
-                 of the image with a padding of 2
+       shift     by -2..2 whole pixels, down and to the right: what torchvision's RandomCrop cuts
+                 out of the image with a padding of 2
        flip      left and right change places, with probability 1/2, say
        rotate    by U(-10, 10) degrees about the centre
        affine    scaled by U(0.8, 1.2); sheared: each row shifted sideways, in proportion to its
@@ -3033,7 +3035,8 @@ DT_API void dt_sigmoid(dt_net *net);
 
 #ifdef DTI_IMPLEMENT
 /* a*b + c, rounded once where the processor has an instruction for it, else twice. */
-#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
+#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA) || \
+    defined(__FP_FAST_FMAF)
 DTI_INLINE float dti_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 #else
 DTI_INLINE float dti_fmaf(float a, float b, float c) { return a * b + c; }
@@ -3947,7 +3950,7 @@ static dti_tensor *dti_logits(dt_net *net) { return &net->tensor[net->op[net->op
        0          summed                                    dti_tail
 
    Statistics are wide sums among integers, so they are DTI_WIDE times as long there; and gradients
-   that are always 0 [S6.1] are left out there, which floats have: `trained` in place of `summed`. */
+   that are always 0 [S6.1] are left out there, which floats have: `trained` instead of `summed`. */
 static size_t dti_tail(const dt_net *net) {
     return net->desc.float_sums ? net->count
                                 : net->summed + (net->count - net->trained) * DTI_WIDE;
@@ -6626,7 +6629,7 @@ struct dti_training {
     dt_comm *comm;
     const dt_train_desc *d;
     dt_train_result *result;
-    float *carried;            /* [carries] numbers that the method takes from one step to a later */
+    float *carried;            /* [carries] numbers that the method takes from step to step */
     size_t carries;            /* one, all ranks alike: outer momentum's; 0: none */
     dt_batches it;             /* this rank's */
     dt_progress p;             /* where it stands; p.steps is alike on all ranks that meet */
@@ -10261,8 +10264,8 @@ DTI_LOCAL const dti_wino_form *dti_wino_find(int m, int K)
 
    3x3 kernels below it go direct: 8->8 k3 12x12 by squares got 76 % forward and 66 % backward, no more than
    the direct kernels of then. From 8->8 on 5x5 squares were as fast as lines, for 6->16 a fifth faster; for
-   4->8 lines were faster. (These three are older: measured before these, and with direct kernels that had a tile
-   for each height, which the present, simpler ones do not reach.)
+   4->8 lines were faster. (These three are older: measured before these, and with direct kernels that
+   had a tile for each height, which the present, simpler ones do not reach.)
 
    The other forms are here to be compared. F(6,3) saves a fifth of F(4,3)'s products where 6 divides the map,
    at twice its error; F(2,3) and F(2,5) save about half as much. Chapter 4 draws all of them, speed against
@@ -10404,7 +10407,8 @@ DT_API dt_err dt_check_processor(void);
 #if defined(__GNUC__) && !defined(_MSC_VER) && (defined(__x86_64__) || defined(__i386__))
 /* for the plainest processor of this kind, whatever the rest is compiled for */
 #define DTI_BASELINE static __attribute__((target("arch=x86-64"), noinline))
-/* The first of the instruction sets that the compiler was allowed and this processor lacks; NULL: it has them. */
+/* The first of the instruction sets that the compiler was allowed and this processor lacks; NULL: it has
+   them. */
 DTI_BASELINE const char *dti_missing_instructions(void) {
     __builtin_cpu_init(); /* in a constructor, nobody may have done it yet */
 #define DTI_HAS(name) if (!__builtin_cpu_supports(name)) return name
@@ -10445,7 +10449,8 @@ DTI_BASELINE const char *dti_missing_instructions(void) {
 /* dt_fail is compiled to what may be missing: here the sentence is put together by hand. */
 DTI_BASELINE dt_err dti_say_missing(const char *name) {
     const char *const part[3] = { "this program was compiled to ", name,
-                                  " instructions, which this processor lacks; compile it here, or with a -march= that both know" };
+                                  " instructions, which this processor lacks; compile it here, or with a "
+                                  "-march= that both know" };
     size_t n = 0;
     for (int i = 0; i < 3; ++i)
         for (const char *s = part[i]; *s && n + 1 < sizeof dti_error_text; ++s) dti_error_text[n++] = *s;
@@ -10644,8 +10649,8 @@ static void dti_trace_row(const dti_plane_map *affine, const dti_plane_map *rota
     }
 }
 
-/* An image through both maps, the mirror and the shift, 64 pixels of a row at a time: where they come from, then the
-   bytes of all channels. What comes from outside is 0. */
+/* An image through both maps, the mirror and the shift, 64 pixels of a row at a time: where they come from,
+   then the bytes of all channels. What comes from outside is 0. */
 static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
                             uint8_t *out) {
     enum { PIECE = 64 }; /* pixels of a row at a time */
@@ -10670,7 +10675,8 @@ static void dti_move_pixels(const dti_alteration *a, int C, int H, int W, const 
 
 /* Moved by whole pixels, then left and right exchanged. Of a row that is moved to the right, columns
    first .. last-1 hold pixels of the given one; the others, and rows from beyond the edge, are 0. */
-static void dti_shift_and_mirror(const dti_alteration *a, int C, int H, int W, const uint8_t *in, uint8_t *out) {
+static void dti_shift_and_mirror(const dti_alteration *a, int C, int H, int W, const uint8_t *in,
+                                 uint8_t *out) {
     const int first = a->right > 0 ? a->right : 0, last = a->right < 0 ? W + a->right : W;
     memset(out, 0, (size_t)C * (size_t)H * (size_t)W);
     for (int c = 0; c < C; ++c)
@@ -12774,7 +12780,8 @@ DT_API dt_comm *dt_comm_from_mpi(const void *mpi_comm_pointer) {
 static dt_err dti_enough_for_mpi(void) {
     struct rlimit stack, files;
     if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < 192 * 1024)
-        return dt_fail(DT_ECOMM, "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
+        return dt_fail(DT_ECOMM,
+                       "a stack of %u KB is too small for MPI, which takes 192; type ulimit -s 8192",
                        (unsigned)(stack.rlim_cur / 1024));
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 40)
         return dt_fail(DT_ECOMM, "%u open files are too few for MPI, which takes 40; type ulimit -n 1024",
@@ -18400,7 +18407,8 @@ static void dti_put_paragraph(dt_chart *c, const dti_paragraph *p, float x, floa
 
    Few whole numbers on the x axis, such as 1, 2, 3, 4, 5 ranks, are themselves the ticks, as nothing was
    measured between. Of more whole numbers, such as 20 steps, every fifth is a tick and not every two and a
-   half. Powers of ten take a decade a tick, or 1, 2 and 5 of each while there are few; powers of two likewise. */
+   half. Powers of ten take a decade a tick, or 1, 2 and 5 of each while there are few; powers of two
+   likewise. */
 
 static double dti_axis_unit(const dti_chart_axis *a, double v) {
     return a->scale == DT_LINEAR ? v : log10(v);
@@ -20034,7 +20042,8 @@ static bool dti_betas_meant(const char *who, float beta1, float beta2, float eps
         eps <= FLT_MAX && dti_not_negative(decay))
         return true;
     dt_fail(DT_EARG, "%s: beta1 %g, beta2 %g, eps %g, weight decay %g; needs 0 <= beta < 1, "
-            "numbers eps > 0 and weight decay >= 0", who, (double)beta1, (double)beta2, (double)eps, (double)decay);
+            "numbers eps > 0 and weight decay >= 0", who, (double)beta1, (double)beta2, (double)eps,
+            (double)decay);
     return false;
 }
 

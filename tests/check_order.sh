@@ -1,6 +1,7 @@
 #!/bin/sh
 # The order of dtrain.h. A section of Part I ([S1] to [S11]) may use what stands above it, and the doors [S1.4]; Part II
-# (rooms [E1] to [E9]) may use everything. Only the doors declare what is defined further down. And Part I keeps its size.
+# (rooms [E1] to [E9]) may use everything. Only the doors declare what is defined further down. And Part I keeps its size,
+# and lines their columns: 100 in Part I, 110 in Part II.
 #
 # Looked at are the functions, types and macros that begin with dt_, dti_, DT_ or DTI_: where each is defined, and in which
 # section each is used. Comments and strings do not count.
@@ -25,7 +26,7 @@ awk '
         return out
     }
     function say(text) { print text; ++bad }
-    { whole[FNR] = code($0) }
+    { whole[FNR] = code($0); width[FNR] = length($0) }
     /^\/\* ==== \[[SE][0-9.]*\]/ { match($0, /\[[SE][0-9.]*\]/); id = substr($0, RSTART + 1, RLENGTH - 2); ++sections; name[sections] = id }
     { at[FNR] = sections }
     END {
@@ -47,6 +48,7 @@ awk '
         }
         for (n = 1; n <= FNR; ++n) {
             if (name[at[n]] ~ /^S/) ++lines
+            if (width[n] > (name[at[n]] ~ /^E/ ? 110 : 100)) say("line " n " has " width[n] " columns")
             if (name[at[n]] !~ /^S/ || name[at[n]] == "S1.4") continue
             rest = whole[n]
             while (match(rest, /(dti?|DTI?)_[A-Za-z0-9_]*/)) {
