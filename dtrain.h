@@ -407,6 +407,7 @@ typedef struct dt_comm dt_comm;
 typedef struct dt_dataset dt_dataset;
 typedef struct dt_net dt_net;
 typedef struct dt_param dt_param;
+typedef struct dti_slot dti_slot;
 
 /* ---- E1, lane kernels: x, y of one lane group, sixteen images side by side, [C][H][W][16];
    outputs overwritten, no alias; scratch as large as dti_conv_scratch_floats says. packed: weights
@@ -495,7 +496,6 @@ static int64_t dti_units_number(const dt_net *net);
 static int dti_limit_bits(const dt_net *net);
 static void dti_gradient_to_floats(dt_net *net); /* what dt_net_gradients shows, from the sums */
 /* the error of a share that its unit cannot hold */
-typedef struct dti_slot dti_slot;
 static dt_err dti_bad_gradient(const dt_net *net, const dt_param *p, const dti_slot *s,
                                const float *share);
 static dt_err dti_no_unit(const dt_net *net); /* of a share that fits no unit: 2^126 and more */
@@ -11018,7 +11018,7 @@ static dt_err dti_no_unit(const dt_net *net) {
 static void dti_tensor_to_floats(dt_net *net, int i, const dti_slot *s) {
     const dt_param *p = &net->param[i];
     const size_t n = dt_tensor_count(&p->value);
-    const bool fits = net->largest[i] < ldexpf(p->unit, 62 - dti_log2_groups(net));
+    const bool fits = net->largest[i] < ldexpf(p->unit, dti_limit_bits(net));
     float *to = s->sums == n ? p->grad.data : net->group_grad;
     dt_fixed_to_float(to, net->fixed + s->sums_at, s->sums, p->unit);
     if (s->sums < n) {

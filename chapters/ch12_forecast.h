@@ -86,8 +86,7 @@ static dt_err time_share(dt_comm *comm, dt_net *net, dt_optimizer *opt, const dt
         now[4] = dt_now();
         for (int i = 0; i < PARTS; ++i) t[i][at] = now[i + 1] - now[i];
     }
-    for (int i = 0; i < PARTS; ++i)
-        sort_numbers(t[i], TIMED_STEPS), seconds[i] = t[i][TIMED_STEPS / 2];
+    for (int i = 0; i < PARTS; ++i) seconds[i] = trials_of(t[i], TIMED_STEPS).median;
     free(index);
     return error;
 }

@@ -12,6 +12,16 @@ static inline const char *model_name(char *out, size_t size, const char *of, con
     return n > 0 && (size_t)n < size ? out : "";
 }
 
+// ---- Options of both programs, for chapters/options.h.
+
+#define NORM_OPTION(value) \
+    { "norm", 's', value, \
+      "K   batch norm over the batch, rank or group (of 16 images); default batch" }
+#define ACCUMULATE_OPTION(value) \
+    { "accumulate", UP_TO(65536), value, \
+      "K   a step's images in K micro-batches, for less memory and the same bits; with --norm " \
+      "group" }
+
 // ---- ResNet9: convolution, batch norm and ReLU at every step; strides shrink the map to 1 x 1.
 
 static inline void conv_bn(dt_net *net, const char *name, int out, int kernel, int stride,

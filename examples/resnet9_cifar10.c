@@ -245,11 +245,8 @@ int main(int argc, char **argv) {
         { "every", 'i', &s.every, "N   steps between two lines, and two checkpoints; default 100" },
         CHECKPOINT_OPTION(&s.checkpoint),
         RESUME_OPTION(&s.resume),
-        { "norm", 's', &s.norm,
-          "K   batch norm over the batch, rank or group (of 16 images); default batch" },
-        { "accumulate", UP_TO(65536), &s.accumulate,
-          "K   a step's images in K micro-batches, for less memory and the same bits; with --norm "
-          "group" },
+        NORM_OPTION(&s.norm),
+        ACCUMULATE_OPTION(&s.accumulate),
         { "one-over-p", 'b', &s.one_over_p,
           "    each rank's mean gradient counts 1/P, not its images' part of the batch; batch norm "
           "over the rank" },

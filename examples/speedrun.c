@@ -209,10 +209,8 @@ typedef struct spread { double mean, deviation, low, median, high; } spread;
 static spread spread_of(const double *values, size_t n) {
     double *sorted = memory(n * sizeof *sorted), square = 0.0;
     memcpy(sorted, values, n * sizeof *sorted);
-    sort_numbers(sorted, n);
-    spread s = { .low = sorted[0],
-                 .median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]),
-                 .high = sorted[n - 1] };
+    const trials t = trials_of(sorted, n);
+    spread s = { .low = t.least, .median = t.median, .high = t.most };
     for (size_t i = 0; i < n; ++i) s.mean += values[i] / (double)n;
     for (size_t i = 0; i < n; ++i) square += (values[i] - s.mean) * (values[i] - s.mean);
     s.deviation = n > 1 ? sqrt(square / (double)(n - 1)) : 0.0;

@@ -262,11 +262,8 @@ int main(int argc, char **argv) {
         { "warmup-epochs", 'i', &s.warmup_epochs, "W   until a scaled rate is reached; default 5" },
         { "width", 'i', &s.width, "C   channels of the first blocks; default 160" },
         { "dropout", 'z', &s.dropout, "P   default 0.01" },
-        { "norm", 's', &s.norm,
-          "K   batch norm over the batch, rank or group (of 16 images); default batch" },
-        { "accumulate", UP_TO(65536), &s.accumulate,
-          "K   a step's images in K micro-batches, for less memory and the same bits; with --norm "
-          "group" },
+        NORM_OPTION(&s.norm),
+        ACCUMULATE_OPTION(&s.accumulate),
         { "augment", 'b', &s.augment,
           "    the assessment's: flips, rotation, scale and shear, colours" },
         { "images", 'i', &s.images, "N   training images; default all, --quick 512" },
